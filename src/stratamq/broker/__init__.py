@@ -1,0 +1,1 @@
+"""What a broker knows and decides: topics, groups, offsets, clients, waiting pulls."""

@@ -1,0 +1,1 @@
+"""Bytes <-> values of every file that the store writes: pure functions, no files, no clock."""

@@ -1,0 +1,1 @@
+"""The name server: which broker owns which topic."""

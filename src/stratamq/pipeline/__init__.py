@@ -1,0 +1,1 @@
+"""Bulk data work on Spark, and the Spark data source `stratamq`."""

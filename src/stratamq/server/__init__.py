@@ -1,0 +1,1 @@
+"""The asyncio shells: sockets, timers, signals, and the order of starting and stopping."""
