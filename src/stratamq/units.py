@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from mmap import mmap
+from typing import Final, NewType, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
+"""What codecs read from. (``collections.abc.Buffer`` is only there from Python 3.12 on.)"""
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """Byte position in the commit log as one endless stream."""
