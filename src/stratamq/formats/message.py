@@ -309,7 +309,7 @@ def check_record(
     """Check the record at ``position`` of a buffer whose data ends at ``end``, without decoding it.
 
     Looked at: room, magic, every inner length against the record's size, the embedded physical offset (when
-    ``physical_offset`` is given), and the body's CRC. A blank record is good; that its size reaches exactly to the end of
+    ``physical_offset`` is given), and the body's CRC. A blank record is good; that its size reaches to the end of
     the file is for the caller to check, who knows where that is.
 
     Cost: about 1 us and one CRC over the body.

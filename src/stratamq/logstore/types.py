@@ -1,0 +1,117 @@
+"""Values that cross the log store's border: what is put, what comes back, how reads end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratamq.units import Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """One message to be stored, as the broker hands it over. The store assigns offsets, store time and CRC.
+
+    ``topic`` and ``properties`` are text; hosts are in the record's own form (`formats.message.encode_host`).
+    ``wait_for_sync`` is RocketMQ's property WAIT: false means answer without waiting for the sync.
+    """
+
+    topic: str
+    queue_id: int
+    body: Buffer
+    properties: str
+    born_timestamp: int
+    born_host: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait_for_sync: bool = True
+
+
+class PutStatus(enum.Enum):
+    """How a put ended. The first four mean stored; RocketMQ's names."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+class Appended(NamedTuple):
+    """Where one message went."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+    store_timestamp: int
+
+
+class PutResult(NamedTuple):
+    """Answer to one put (one message or one batch). ``appended`` is empty when nothing was stored."""
+
+    status: PutStatus
+    appended: Sequence[Appended] = ()
+    remark: str = ""
+
+
+PutDone = Callable[[PutResult], None]
+"""Called once, on the loop's thread, when a put may be answered."""
+
+
+class GetStatus(enum.Enum):
+    """How a read of a queue ended; RocketMQ's names."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetResult(NamedTuple):
+    """What one read of a queue found.
+
+    ``records`` are views of whole commit-log records, adjacent ones joined into one view; ``message_count`` counts the
+    records in them. The views stay usable as long as they are held; hold them briefly.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: Sequence[memoryview] = ()
+    message_count: int = 0
+    total_bytes: int = 0
+    suggest_slave: bool = False
+
+
+class QueueKey(NamedTuple):
+    """Names one queue."""
+
+    topic: str
+    queue_id: int
+
+
+class Arrival(NamedTuple):
+    """Tells who waits for messages that a queue can now be read up to ``max_offset``; tags codes of what came."""
+
+    queue: QueueKey
+    max_offset: int
+    tags_codes: Sequence[int]
+
+
+Progress = Callable[[str, int, int], None]
+"""Called now and then during long work: what is being done, done so far, total (same unit)."""
