@@ -23,7 +23,11 @@ GRACE_SECONDS = 3.0
 
 # Parts of command lines of processes that end with this interpreter and belong to nobody's test: what
 # multiprocessing keeps for itself, and the JVM that PySpark keeps after a session has been stopped.
-KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "org.apache.spark.deploy.SparkSubmit")
+KEPT_BY_LIBRARIES = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "org.apache.spark.deploy.SparkSubmit",
+)
 
 
 def has_children() -> bool:
