@@ -1,0 +1,218 @@
+"""The options of the `stratamq` source: every one with its text, parsed and checked before anything is opened.
+
+Spark hands options over as strings and lower-cases their names, so names are compared without case. An option nobody
+knows is an error that names it and the known ones: a typing mistake must not silently read everything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from stratamq.errors import ConfigError, PipelineError
+from stratamq.units import KiB, MiB
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "path": "The store directory (the one that holds commitlog/ and consumequeue/); same as load(path).",
+    "topics": "Comma list of topics. Without topics, subscribe and subscribePattern: every topic in the store.",
+    "subscribe": "The same as topics, under the name that Kafka's source has.",
+    "subscribePattern": "Regular expression that must match a whole topic name.",
+    "queues": "Comma list of queue ids; without it all queues.",
+    "startingOffsets": 'earliest (default), latest, or JSON {"topic": {"0": 17}}; -2 is earliest, -1 latest. '
+    "Queues that are not named start at their earliest offset.",
+    "endingOffsets": "latest (default), earliest, or JSON as above; exclusive. Queues not named end at latest.",
+    "startingTimestamp": "Store time in ms: begin each queue at its first message stored then or later. "
+    "Wins over startingOffsets.",
+    "endingTimestamp": "Store time in ms: end each queue before its first message stored then or later. "
+    "Wins over endingOffsets.",
+    "columns": "Comma list of the columns to build; the others then cost nothing. A schema does the same.",
+    "bytesPerSplit": "About how many bytes of the log one task reads (default 128 MiB; 1048576, 64k, 100m, 1g).",
+    "minPartitions": "Cut ranges further until there are at least so many tasks (default 1).",
+    "failOnDataLoss": "true (default): fail when a range that was asked for is not in the store, or goes away while it "
+    "is read. false: read what is there.",
+    "decompress": "true (default): bodies that the producer compressed come unpacked. false: as stored.",
+    "pushdown": "auto (default): take filters where spark.sql.python.filterPushdown.enabled allows it. true: insist. "
+    "false: leave all filters to Spark.",
+}
+_BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
+
+BYTES_PER_SPLIT_DEFAULT: Final = 128 * MiB
+BYTES_PER_SPLIT_MIN: Final = 64 * KiB
+PARTITIONS_MAX: Final = 100_000
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+OffsetsByQueue = Mapping[str, Mapping[int, int]]
+Pushdown = Literal["auto", "true", "false"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Checked options of one read. Offsets are those given; -2 and -1 are resolved when the read is planned."""
+
+    path: str
+    topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    queues: frozenset[int] | None = None
+    starting_offset: int = EARLIEST
+    starting_offsets: OffsetsByQueue | None = None
+    ending_offset: int = LATEST
+    ending_offsets: OffsetsByQueue | None = None
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    bytes_per_split: int = BYTES_PER_SPLIT_DEFAULT
+    partitions_min: int = 1
+    fail_on_data_loss: bool = True
+    decompress: bool = True
+    pushdown: Pushdown = "auto"
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether a topic is to be read."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check the options of one read.
+
+    Raises:
+        PipelineError: An option is unknown, missing, or contradicts another.
+        ConfigError: The value of an option is not usable.
+    """
+    options = _known(given)
+    path = options.get("path", "")
+    if not path:
+        raise PipelineError("the stratamq source needs the option path: the store directory to read")
+    chosen = [name for name in ("topics", "subscribe", "subscribePattern") if name in options]
+    if len(chosen) > 1:
+        raise PipelineError(f"the options {' and '.join(chosen)} exclude each other: give one of them")
+    topics = options.get("topics", options.get("subscribe"))
+    start, starts = _offsets(options, "startingOffsets", EARLIEST)
+    end, ends = _offsets(options, "endingOffsets", LATEST)
+    return ReadOptions(
+        path=path.removeprefix("file://") if path.startswith("file:///") else path,
+        topics=None if topics is None else frozenset(_names(topics, "topics")),
+        topic_pattern=_pattern(options),
+        queues=_queues(options),
+        starting_offset=start,
+        starting_offsets=starts,
+        ending_offset=end,
+        ending_offsets=ends,
+        starting_timestamp_ms=_whole(options, "startingTimestamp", None, 0),
+        ending_timestamp_ms=_whole(options, "endingTimestamp", None, 0),
+        columns=tuple(_names(options["columns"], "columns")) if "columns" in options else None,
+        bytes_per_split=_bytes(options, "bytesPerSplit", BYTES_PER_SPLIT_DEFAULT),
+        partitions_min=_whole(options, "minPartitions", 1, 1, PARTITIONS_MAX) or 1,
+        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
+        decompress=_truth(options, "decompress", True),
+        pushdown=_pushdown(options),
+    )
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(name for name in given if name.lower() not in _BY_LOWER)
+    if unknown:
+        raise PipelineError(f"the stratamq source has no option {', '.join(unknown)}; it knows {', '.join(OPTIONS)}")
+    return {_BY_LOWER[name.lower()]: value.strip() for name, value in given.items() if value is not None}
+
+
+def _bad(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(name, value, allowed, where="option of the stratamq source")
+
+
+def _names(value: str, option: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if not all(names):
+        raise _bad(option, value, "names separated by commas")
+    return names
+
+
+def _pattern(options: Mapping[str, str]) -> str | None:
+    value = options.get("subscribePattern")
+    if value is not None:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise _bad("subscribePattern", value, f"a regular expression ({error})") from error
+    return value
+
+
+def _queues(options: Mapping[str, str]) -> frozenset[int] | None:
+    value = options.get("queues")
+    if value is None:
+        return None
+    pieces = [piece.strip() for piece in value.split(",")]
+    if not all(piece.isdecimal() for piece in pieces):
+        raise _bad("queues", value, "queue ids separated by commas, such as 0,1,5")
+    return frozenset(map(int, pieces))
+
+
+def _whole(
+    options: Mapping[str, str], name: str, default: int | None, at_least: int, at_most: int = 2**63 - 1
+) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"\d{1,19}", value) or not at_least <= int(value) <= at_most:
+        raise _bad(name, value, f"a whole number from {at_least} to {at_most}")
+    return int(value)
+
+
+def _bytes(options: Mapping[str, str], name: str, default: int) -> int:
+    value = options.get(name)
+    if value is None:
+        return default
+    found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", value.lower())
+    size = int(found[1]) * 1024 ** " kmg".index(found[2] or " ") if found else 0
+    if size < BYTES_PER_SPLIT_MIN:
+        raise _bad(name, value, f"a size of at least {BYTES_PER_SPLIT_MIN} bytes, such as 67108864, 64m or 1g")
+    return size
+
+
+def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise _bad(name, value, "true or false")
+    return value.lower() == "true"
+
+
+def _pushdown(options: Mapping[str, str]) -> Pushdown:
+    match options.get("pushdown", "auto").lower():
+        case "auto":
+            return "auto"
+        case "true":
+            return "true"
+        case "false":
+            return "false"
+        case other:
+            raise _bad("pushdown", other, "auto, true or false")
+
+
+def _offsets(options: Mapping[str, str], name: str, default: int) -> tuple[int, OffsetsByQueue | None]:
+    """The offset for queues that are not named, and those of named ones."""
+    value = options.get(name)
+    if value is None:
+        return default, None
+    if value.lower() in ("earliest", "latest"):
+        return (EARLIEST if value.lower() == "earliest" else LATEST), None
+    allowed = 'earliest, latest, or JSON such as {"topic": {"0": 17, "1": -2}} (-2 earliest, -1 latest)'
+    try:
+        document = json.loads(value)
+    except ValueError as error:
+        raise _bad(name, value, allowed) from error
+    if not isinstance(document, dict) or not all(isinstance(queues, dict) for queues in document.values()):
+        raise _bad(name, value, allowed)
+    found: dict[str, dict[int, int]] = {}
+    for topic, queues in document.items():
+        for queue, offset in queues.items():
+            if not queue.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                raise _bad(name, value, allowed)
+            found.setdefault(topic, {})[int(queue)] = offset
+    return default, found
