@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import ROOT, module_name, parsed, python_files
+from tests.tidy.tree import ROOT, expect_none, module_name, parsed, python_files
 
 FUNCTION_LINES_MAX = 70
 
@@ -121,26 +121,26 @@ def sources() -> list[tuple[str, Path]]:
 
 def test_what_is_public_is_explained():
     explained = documented_methods(parsed(path) for _, path in sources())
-    assert [line for name, path in sources() for line in undocumented(name, parsed(path), explained)] == []
+    expect_none(line for name, path in sources() for line in undocumented(name, parsed(path), explained))
 
 
 def test_every_module_says_what_it_is():
     files = python_files("tests", "bench", "examples", "tools")
-    assert [str(path.relative_to(ROOT)) for path in files if not ast.get_docstring(parsed(path))] == []
+    expect_none(str(path.relative_to(ROOT)) for path in files if not ast.get_docstring(parsed(path)))
 
 
 def test_functions_fit_on_a_screen():
-    assert [line for name, path in sources() for line in too_long(name, parsed(path), LONGER)] == []
+    expect_none(line for name, path in sources() for line in too_long(name, parsed(path), LONGER))
     modules = {name for name, _ in sources()}
-    assert [name for name in LONGER if name.partition(":")[0] not in modules] == []
-    assert [name for name, (_, reason) in LONGER.items() if not reason.strip()] == []
+    expect_none(name for name in LONGER if name.partition(":")[0] not in modules)
+    expect_none(name for name, (_, reason) in LONGER.items() if not reason.strip())
 
 
 def test_every_mark_is_declared():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     declared = {line.partition(":")[0] for line in settings["tool"]["pytest"]["ini_options"]["markers"]}
     used = {(mark, str(path.relative_to(ROOT))) for path in python_files("tests") for mark in marks_used(parsed(path))}
-    assert sorted((mark, where) for mark, where in used if mark not in declared | BUILT_IN_MARKS) == []
+    expect_none(sorted((mark, where) for mark, where in used if mark not in declared | BUILT_IN_MARKS))
 
 
 # --- the checks themselves ---------------------------------------------------------------------------------------

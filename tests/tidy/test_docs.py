@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.tidy.tree import ROOT, project_files, relative
+from tests.tidy.tree import ROOT, expect_none, project_files, relative
 
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
 
@@ -76,13 +76,13 @@ def pages() -> list[Path]:
 
 
 def test_links_resolve():
-    assert [line for page in pages() for line in broken_links(page, page.read_text(encoding="utf-8"))] == []
+    expect_none(line for page in pages() for line in broken_links(page, page.read_text(encoding="utf-8")))
 
 
 def test_every_format_page_named_in_the_architecture_exists():
     named = re.findall(r"docs/formats/[\w.-]+\.md", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     there = {relative(page) for page in pages()}
-    assert [name for name in named if name not in there] == []
+    expect_none(name for name in named if name not in there)
 
 
 def test_locks_hold_what_is_asked_for():
@@ -93,9 +93,9 @@ def test_locks_hold_what_is_asked_for():
     wanted = [*settings["project"]["dependencies"], *groups["dev"], *groups["bench"]]
     for extra in ("arrow", "spark"):
         wanted += settings["project"]["optional-dependencies"][extra]
-    assert unlocked(wanted, lock) == []
-    assert unlocked(groups["build"], build_lock) == []
-    assert unhashed(lock) + unhashed(build_lock) == []
+    expect_none(unlocked(wanted, lock))
+    expect_none(unlocked(groups["build"], build_lock))
+    expect_none(unhashed(lock) + unhashed(build_lock))
 
 
 # --- the checks themselves ---------------------------------------------------------------------------------------

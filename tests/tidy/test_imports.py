@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.tidy.tree import ROOT, module_name, parsed, python_files
+from tests.tidy.tree import ROOT, expect_none, module_name, parsed, python_files
 
 # Modules at the root of the package that everybody may import.
 COMMON = {"errors", "units", "clock", "config"}
@@ -189,7 +189,7 @@ def the_table() -> ImportTable:
 
 def test_imports_go_one_way():
     table = the_table()
-    assert [line for name, imports in own_modules() for line in wrong_arrows(name, imports, table)] == []
+    expect_none(line for name, imports in own_modules() for line in wrong_arrows(name, imports, table))
 
 
 def test_the_table_has_no_way_round():
@@ -198,20 +198,20 @@ def test_the_table_has_no_way_round():
     for _ in reaches:
         for may in reaches.values():
             may.update(*(reaches[part] for part in list(may)))
-    assert [part for part, may in reaches.items() if part in may and part not in ("cli", "testing")] == []
+    expect_none(part for part, may in reaches.items() if part in may and part not in ("cli", "testing"))
 
 
 def test_heavy_packages_stay_where_they_belong():
-    assert [line for name, imports in own_modules() for line in misplaced_heavy(name, imports)] == []
+    expect_none(line for name, imports in own_modules() for line in misplaced_heavy(name, imports))
 
 
 def test_formats_and_protocols_are_pure():
-    assert [line for name, imports in own_modules() for line in impurities(name, imports)] == []
+    expect_none(line for name, imports in own_modules() for line in impurities(name, imports))
 
 
 def test_every_package_used_is_declared():
     declared = declared_imports(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
-    assert [line for name, imports in own_modules() for line in undeclared(name, imports, declared)] == []
+    expect_none(line for name, imports in own_modules() for line in undeclared(name, imports, declared))
 
 
 @pytest.mark.parametrize("part", ["server", "cli"])

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.tidy.tree import project_files, relative, text_of
+from tests.tidy.tree import expect_none, project_files, relative, text_of
 
 # Where packages are fetched from is the business of whoever installs, who may have a mirror.
 REGISTRIES = [
@@ -65,13 +65,13 @@ def texts() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("pattern", [REGISTRY, MACHINE_PATH, NOTE_TO_SELF], ids=["registry", "machine", "note"])
 def test_no_file_holds(pattern):
-    assert [line for name, text in texts() for line in matches(pattern, name, text)] == []
+    expect_none(line for name, text in texts() for line in matches(pattern, name, text))
 
 
 def test_every_page_named_exists():
     pages = {name for name, _ in texts() if name.endswith(".md")}
     others = [(name, text) for name, text in texts() if not name.startswith("tests/tidy/")]
-    assert [line for name, text in others for line in unknown_pages(name, text, pages)] == []
+    expect_none(line for name, text in others for line in unknown_pages(name, text, pages))
 
 
 def test_text_files_end_with_one_newline_and_hold_no_tabs_in_python():
@@ -85,7 +85,7 @@ def test_text_files_end_with_one_newline_and_hold_no_tabs_in_python():
             wrong.append(f"{name}: does not end with exactly one newline")
         if name.endswith(".py"):
             wrong += matches(re.compile("^\t+", re.MULTILINE), name, text)
-    assert wrong == []
+    expect_none(wrong)
 
 
 # --- the checks themselves ---------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ import ast
 import functools
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,3 +69,10 @@ def module_name(path: Path) -> str:
     if parts[-1] == "__init__":
         parts.pop()
     return ".".join(parts)
+
+
+def expect_none(lines: Iterable[object]) -> None:
+    """Fail a test with every line that a check found, each on its own line and none left out."""
+    found = [str(line) for line in lines]
+    if found:
+        pytest.fail("\n".join([f"{len(found)} found:", *found]), pytrace=False)
