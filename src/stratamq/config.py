@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import ipaddress
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -181,3 +183,160 @@ class StoreConfig:
     def consume_queue_file_bytes_rounded(self) -> int:
         """The consume-queue file length that is really used: a multiple of 20."""
         return -(-self.consume_queue_file_bytes // 20) * 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker."""
+
+    cluster_name: str = setting(
+        "DefaultCluster", rocketmq="brokerClusterName", doc="Cluster that the broker says it belongs to."
+    )
+    broker_name: str = setting(
+        "broker-a",
+        rocketmq="brokerName",
+        doc="Name of the broker in routes. Consumers keep offsets by it, so it should never change.",
+    )
+    advertised_host: str = setting(
+        "",
+        rocketmq="brokerIP1",
+        doc="IPv4 address at which clients reach the broker, told to them in routes and message ids. Empty: the "
+        "address listened on, or this machine's own where that is 0.0.0.0.",
+    )
+    auto_create_topics: bool = setting(
+        True, rocketmq="autoCreateTopicEnable", doc="Whether the first message to an unknown topic creates it."
+    )
+    auto_create_groups: bool = setting(
+        True, rocketmq="autoCreateSubscriptionGroup", doc="Whether an unknown consumer group is created on first use."
+    )
+    default_topic_queues: int = setting(
+        8,
+        at_least=1,
+        at_most=1024,
+        rocketmq="defaultTopicQueueNums",
+        doc="Queues of the template topic TBW102, and so the most that an automatically created topic gets.",
+    )
+    permission: int = setting(
+        6, at_least=0, at_most=7, rocketmq="brokerPermission", doc="What clients may do: 4 read, 2 write, 6 both."
+    )
+    region: str = setting("DefaultRegion", rocketmq="regionId", doc="Region that is noted in every message.")
+    trace_on: bool = setting(True, rocketmq="traceOn", doc="Whether clients are told that they may trace messages.")
+    long_polling: bool = setting(
+        True,
+        rocketmq="longPollingEnable",
+        doc="Whether a pull that finds nothing waits as long as the client asks; else for shortPollingTimeMills.",
+    )
+    short_polling_ms: int = setting(
+        1_000,
+        at_least=1,
+        at_most=60_000,
+        rocketmq="shortPollingTimeMills",
+        doc="How long a pull waits when long polling is off.",
+    )
+    waiting_pulls_max: int = setting(
+        100_000,
+        at_least=1,
+        doc="Most pulls that may wait for messages at one time; further ones are told to come again.",
+    )
+    query_messages_max: int = setting(
+        32, at_least=1, at_most=10_000, rocketmq="defaultQueryMaxNum", doc="Most messages that a query by key returns."
+    )
+    offsets_flush_interval_ms: int = setting(
+        5_000,
+        at_least=100,
+        at_most=600_000,
+        rocketmq="flushConsumerOffsetInterval",
+        doc="Pause between two writes of the consumer offsets to disk.",
+    )
+    delay_levels: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        rocketmq="messageDelayLevel",
+        doc="Delays by level, level 1 first: a number with s, m, h or d each, separated by blanks.",
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for key, value in (("brokerClusterName", self.cluster_name), ("brokerName", self.broker_name)):
+            if not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,120}", value):
+                raise ConfigError(key, value, "1 to 120 characters out of % | a-z A-Z 0-9 _ -")
+        if self.advertised_host and not _is_ipv4(self.advertised_host):
+            raise ConfigError("brokerIP1", self.advertised_host, "an IPv4 address, such as 192.0.2.7")
+        parse_delay_levels(self.delay_levels)
+
+
+_DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """The delays of levels 1, 2, ... in milliseconds. Raises ConfigError."""
+    words = text.split()
+    if not 1 <= len(words) <= 100 or not all(re.fullmatch(r"[1-9][0-9]{0,8}[smhd]", word) for word in words):
+        raise ConfigError("messageDelayLevel", text, "1 to 100 of a number with s, m, h or d, such as: 1s 30s 5m 2h")
+    return tuple(int(word[:-1]) * _DELAY_UNITS_MS[word[-1]] for word in words)
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 4
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Settings of the process that serves clients: addresses and bounds of its ports."""
+
+    host: str = setting("127.0.0.1", rocketmq="bindAddress", doc="IPv4 address that all ports listen on.")
+    namesrv_port: int = setting(9876, at_least=0, at_most=65535, doc="Port of the name server; 0 picks a free one.")
+    broker_port: int = setting(
+        10911, at_least=0, at_most=65535, rocketmq="listenPort", doc="Port of the broker; 0 picks a free one."
+    )
+    http_port: int = setting(
+        8161, at_least=0, at_most=65535, doc="Port of the page, the API and the metrics; 0 picks a free one."
+    )
+    vip_port: bool = setting(
+        False,
+        doc="Whether the broker also listens on its port minus 2, as RocketMQ does for clients with "
+        "vipChannelEnabled=true. Off, because that port may be another broker's.",
+    )
+    connections_max: int = setting(
+        20_000, at_least=1, doc="Most connections of each remoting port; further ones are closed at once."
+    )
+    idle_timeout_ms: int = setting(
+        120_000,
+        at_least=1_000,
+        rocketmq="serverChannelMaxIdleTimeSeconds",
+        doc="Silence in both directions after which a connection is closed. (Seconds under RocketMQ's name.)",
+    )
+    stall_timeout_ms: int = setting(
+        60_000,
+        at_least=1_000,
+        doc="How long a peer may take to finish sending a request, or to take what was written to it.",
+    )
+    frame_bytes_max: int = setting(
+        16 * MiB, at_least=64 * KiB, at_most=512 * MiB, doc="Longest request taken; a longer one ends its connection."
+    )
+    receive_bytes_max: int = setting(
+        256 * MiB,
+        at_least=16 * MiB,
+        doc="Bytes of unfinished requests held for all connections together; who goes beyond is disconnected.",
+    )
+    write_buffer_bytes: int = setting(
+        256 * KiB,
+        at_least=4 * KiB,
+        rocketmq="writeBufferHighWaterMark",
+        doc="Unsent bytes of one connection above which nothing more is read from it.",
+    )
+    requests_unanswered_max: int = setting(
+        8_192,
+        at_least=1,
+        doc="Sends of one connection that may wait for the disk; no more is read from it until some are answered.",
+    )
+    stop_timeout_ms: int = setting(
+        10_000, at_least=100, doc="How long a stop waits for requests in work and for peers to take their answers."
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not _is_ipv4(self.host):
+            raise ConfigError("bindAddress", self.host, "an IPv4 address, such as 127.0.0.1 or 0.0.0.0")

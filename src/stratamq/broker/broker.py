@@ -1,0 +1,217 @@
+"""One broker: its tables, its store, and what ties them together. No socket and no timer in here.
+
+Tables announce their changes; `Broker.unsaved` says what has to be written. Whoever runs the broker writes it, calls
+`Broker.tick` now and then, and tells the name servers when `Broker.topics` has a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stratamq.broker.clients import ConsumerTable, ProducerTable
+from stratamq.broker.delays import Delays
+from stratamq.broker.groups import GroupTable
+from stratamq.broker.locks import QueueLocks
+from stratamq.broker.long_polling import WaitingPulls
+from stratamq.broker.offsets import OffsetTable
+from stratamq.broker.ports import CommitterSurface, SavedValue, StoreSurface
+from stratamq.broker.sending import Sending, UniqueKeys
+from stratamq.broker.topics import (
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    SCHEDULE_QUEUES,
+    SCHEDULE_TOPIC,
+    TEMPLATE_TOPIC,
+    TopicTable,
+)
+from stratamq.clock import Clock
+from stratamq.config import BrokerConfig, StoreConfig, parse_delay_levels
+
+TOPICS_FILE: Final = "topics.json"
+GROUPS_FILE: Final = "subscriptionGroup.json"
+OFFSETS_FILE: Final = "consumerOffset.json"
+DELAYS_FILE: Final = "delayOffset.json"
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a broker has done since it started."""
+
+    started_ms: int
+    messages_put: int = 0
+    bytes_put: int = 0
+    puts_failed: int = 0
+    messages_got: int = 0
+    bytes_got: int = 0
+    gets_found: int = 0
+    gets_missed: int = 0
+    requests_refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where clients reach the broker. ``host_bytes`` is the form that records hold."""
+
+    host: str
+    port: int
+    host_bytes: bytes
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class SavedFiles:
+    """The configuration files of a broker."""
+
+    topics: SavedValue
+    groups: SavedValue
+    offsets: SavedValue
+    delays: SavedValue
+
+
+@dataclass(slots=True)
+class _Dirty:
+    topics: bool = False
+    groups: bool = False
+
+
+class Broker:
+    """All that one broker knows."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        address: BrokerAddress,
+        store: StoreSurface,
+        committer: CommitterSurface,
+        files: SavedFiles,
+        clock: Clock,
+        process_id: int = 0,
+        on_topics_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.config = config
+        self.address = address
+        self.store = store
+        self.committer = committer
+        self.clock = clock
+        self.files = files
+        self.is_accepting = True
+        """False while the broker stops: sends are refused, pulls no longer wait."""
+        self._on_topics_changed = on_topics_changed
+        self._dirty = _Dirty()
+        self.topics = TopicTable(files.topics.load(), wall_ms=clock.wall_ms, on_change=self._topics_changed)
+        self.groups = GroupTable(
+            files.groups.load(),
+            auto_create=config.auto_create_groups,
+            wall_ms=clock.wall_ms,
+            on_change=self._groups_changed,
+        )
+        self.offsets = OffsetTable(files.offsets.load(), wall_ms=clock.wall_ms)
+        self.consumers = ConsumerTable()
+        self.producers = ProducerTable()
+        self.locks = QueueLocks()
+        self.waiting = WaitingPulls(waiters_max=config.waiting_pulls_max)
+        self.delays = Delays(store, committer, parse_delay_levels(config.delay_levels), files.delays.load())
+        self.sending = Sending(
+            self.topics,
+            UniqueKeys(address.host_bytes, process_id=process_id, start_ms=clock.wall_ms()),
+            cluster=config.cluster_name,
+            region=config.region,
+            trace_on=config.trace_on,
+            permission=config.permission,
+            body_bytes_max=store_config.message_body_bytes_max,
+        )
+        self.counters = Counters(started_ms=clock.wall_ms())
+        self.host_hex = address.host_bytes.hex().upper()
+        self._make_own_topics()
+        self.topics_taken_back = self.topics.take_back(store.queues())
+
+    def _make_own_topics(self) -> None:
+        config, ensure = self.config, self.topics.ensure
+        if config.auto_create_topics:
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            template = ensure(TEMPLATE_TOPIC, queues=config.default_topic_queues, perm=perm)
+            if (template.write_queue_nums, template.perm) != (config.default_topic_queues, perm):
+                template.read_queue_nums = template.write_queue_nums = config.default_topic_queues
+                template.perm = perm
+                self.topics.put(template)
+        else:
+            template_left = self.topics.find(TEMPLATE_TOPIC)
+            if template_left is not None and template_left.perm & PERM_INHERIT:
+                template_left.perm &= ~PERM_INHERIT
+                self.topics.put(template_left)
+        ensure("SELF_TEST_TOPIC", queues=1)
+        ensure("BenchmarkTest", queues=1024)
+        ensure(config.cluster_name, queues=16, perm=PERM_READ | PERM_INHERIT)
+        ensure(config.broker_name, queues=1, perm=PERM_INHERIT)
+        ensure("OFFSET_MOVED_EVENT", queues=1)
+        ensure(SCHEDULE_TOPIC, queues=max(SCHEDULE_QUEUES, self.delays.levels))
+        ensure(HALF_TOPIC, queues=1)
+        ensure(HALF_OP_TOPIC, queues=1)
+
+    # --- what changed ---
+
+    def _topics_changed(self) -> None:
+        self._dirty.topics = True
+        self._on_topics_changed()
+
+    def _groups_changed(self) -> None:
+        self._dirty.groups = True
+
+    def unsaved(self, *, with_offsets: bool) -> list[tuple[SavedValue, Any]]:
+        """What has to be written to which file now; it counts as written from then on."""
+        found: list[tuple[SavedValue, Any]] = []
+        if self._dirty.topics:
+            self._dirty.topics = False
+            found.append((self.files.topics, self.topics.as_json()))
+        if self._dirty.groups:
+            self._dirty.groups = False
+            found.append((self.files.groups, self.groups.as_json()))
+        if with_offsets and self.offsets.is_dirty:
+            found.append((self.files.offsets, self.offsets.as_json()))
+            self.offsets.is_dirty = False
+        if with_offsets and self.delays.is_dirty:
+            found.append((self.files.delays, self.delays.as_json()))
+            self.delays.is_dirty = False
+        return found
+
+    @property
+    def has_unsaved_tables(self) -> bool:
+        """Whether topics or groups changed since they were written."""
+        return self._dirty.topics or self._dirty.groups
+
+    def mark_unsaved(self) -> None:
+        """A write failed: everything counts as unsaved again."""
+        self._dirty.topics = self._dirty.groups = True
+        self.offsets.is_dirty = self.delays.is_dirty = True
+
+    # --- clients that leave ---
+
+    def drop_connection(self, connection: Hashable) -> list[str]:
+        """A connection is gone; return the consumer groups whose members have to know."""
+        self.waiting.drop_connection(connection)
+        self.producers.drop_connection(connection)
+        return self.consumers.drop_connection(connection)
+
+    def expire_clients(self) -> list[str]:
+        """Drop clients that were silent too long; return the consumer groups whose members have to know."""
+        now = self.clock.monotonic_ms()
+        self.producers.expire(now)
+        self.locks.expire(now)
+        return sorted({group for group, _ in self.consumers.expire(now)})
+
+    def retry_topic_of(self, group: str) -> None:
+        """Make sure that ``%RETRY%group`` is there."""
+        name = "%RETRY%" + group
+        if self.topics.find(name) is None:
+            config = self.groups.get(group)
+            if config.retry_queue_nums > 0:
+                self.topics.ensure(name, queues=config.retry_queue_nums)

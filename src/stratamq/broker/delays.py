@@ -1,0 +1,195 @@
+"""Delivery after a delay, RocketMQ's way: one queue for each level, in which due times only grow.
+
+A delayed message is stored in topic ``SCHEDULE_TOPIC_XXXX``, queue ``level - 1``, with its real topic and queue among
+the properties; the store notes the due time as the queue's tags code. Each queue is read from its last delivered
+offset; what is due is stored again under its real topic, and only then the offset moves. The offsets are kept in
+``config/delayOffset.json``, written now and then: after a crash a delayed message may be delivered twice, never lost.
+
+Nothing here reads a clock or waits: `Delays.deliver` does what is due, `Delays.next_due_ms` says when to call again.
+
+Source: apache/rocketmq broker/.../ScheduleMessageService.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from stratamq.broker.ports import CommitterSurface, StoreSurface
+from stratamq.broker.topics import SCHEDULE_TOPIC
+from stratamq.broker.versions import DataVersion
+from stratamq.formats import properties as names
+from stratamq.formats.message import SYS_TRANSACTION_MASK, Record, decode_record
+from stratamq.formats.properties import decode_properties, encode_properties, find_property
+from stratamq.logstore.types import GetStatus, Message, PutResult, PutStatus
+
+STORED: Final = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""Put results that mean the message is in the log."""
+
+RETRY_PAUSE_MS: Final = 1_000
+"""How long a level rests after a delivery that failed."""
+BATCH: Final = 32
+_HOST_FLAGS: Final = 0x30
+
+
+class _Level:
+    """Reading position of one level."""
+
+    __slots__ = ("delay_ms", "due_ms", "in_work", "number", "offset")
+
+    def __init__(self, number: int, delay_ms: int, offset: int) -> None:
+        self.number = number
+        self.delay_ms = delay_ms
+        self.offset = offset
+        self.due_ms: int | None = 0
+        self.in_work = False
+
+
+class Delays:
+    """The delay levels of a broker. Times are wall time, as the due times on disk are."""
+
+    def __init__(
+        self,
+        store: StoreSurface,
+        committer: CommitterSurface,
+        delays_ms: Sequence[int],
+        stored: Any = None,
+    ) -> None:
+        self._store = store
+        self._committer = committer
+        self.version = DataVersion.from_json(stored.get("dataVersion") if isinstance(stored, dict) else None)
+        table = stored.get("offsetTable") if isinstance(stored, dict) else None
+        offsets = {int(level): int(offset) for level, offset in (table or {}).items()}
+        self._kept = {level: offset for level, offset in offsets.items() if not 1 <= level <= len(delays_ms)}
+        self._levels = [
+            _Level(number, delay_ms, offsets.get(number, 0)) for number, delay_ms in enumerate(delays_ms, start=1)
+        ]
+        self.is_dirty = False
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are."""
+        return len(self._levels)
+
+    def delayed(self, message: Message, level: int) -> Message:
+        """Turn a message into one that waits: stored under the schedule topic, with its real place noted."""
+        level = max(1, min(level, len(self._levels)))
+        known = decode_properties(message.properties)
+        known[names.DELAY] = str(level)
+        known[names.REAL_TOPIC] = message.topic
+        known[names.REAL_QID] = str(message.queue_id)
+        message.topic = SCHEDULE_TOPIC
+        message.queue_id = level - 1
+        message.properties = encode_properties(known)
+        return message
+
+    def arrived(self, queue_id: int) -> None:
+        """Something came into a level's queue: look at it again."""
+        if 0 <= queue_id < len(self._levels):
+            level = self._levels[queue_id]
+            if level.due_ms is None:
+                level.due_ms = 0
+
+    def next_due_ms(self) -> int | None:
+        """When `deliver` has to be called next; None when nothing waits."""
+        times = [level.due_ms for level in self._levels if level.due_ms is not None and not level.in_work]
+        return min(times, default=None)
+
+    def deliver(self, now_ms: int) -> None:
+        """Store again what is due."""
+        for level in self._levels:
+            if not level.in_work and level.due_ms is not None and level.due_ms <= now_ms:
+                self._deliver_level(level, now_ms)
+
+    def _deliver_level(self, level: _Level, now_ms: int) -> None:
+        found = self._store.get(SCHEDULE_TOPIC, level.number - 1, level.offset, BATCH)
+        if found.status is not GetStatus.FOUND:
+            is_end = found.status in (GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE)
+            if is_end or found.status is GetStatus.NO_MATCHED_LOGIC_QUEUE:
+                level.due_ms = None
+            else:  # cleaned away, or a gap: go on behind it
+                self._advance(level, found.next_offset)
+                level.due_ms = now_ms if found.next_offset < found.max_offset else None
+            return
+        due: list[Message] = []
+        offset = level.offset
+        for record in _records(found.records):
+            due_ms = min(record.store_timestamp + level.delay_ms, now_ms + level.delay_ms)
+            if due_ms > now_ms:
+                level.due_ms = due_ms
+                break
+            offset = record.queue_offset + 1
+            message = _real_message(record)
+            if message is not None:
+                due.append(message)
+        else:
+            level.due_ms = now_ms
+        if due:
+            level.in_work = True
+            for message in due[:-1]:
+                self._committer.put((message,), _ignore)
+            self._committer.put((due[-1],), partial(self._delivered, level, offset, now_ms))
+        elif offset != level.offset:
+            self._advance(level, offset)
+
+    def _delivered(self, level: _Level, offset: int, now_ms: int, result: PutResult) -> None:
+        level.in_work = False
+        if result.status in STORED or result.status is PutStatus.MESSAGE_ILLEGAL:
+            self._advance(level, offset)
+        else:
+            level.due_ms = now_ms + RETRY_PAUSE_MS
+
+    def _advance(self, level: _Level, offset: int) -> None:
+        level.offset = offset
+        self.is_dirty = True
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``delayOffset.json`` holds."""
+        self.version.counter += self.is_dirty
+        offsets = self._kept | {level.number: level.offset for level in self._levels}
+        return {"dataVersion": self.version.as_json(), "offsetTable": dict(sorted(offsets.items()))}
+
+
+def _records(views: Sequence[memoryview]) -> list[Record]:
+    found = []
+    for view in views:
+        at = 0
+        while at < len(view):
+            record = decode_record(view[at:])
+            found.append(record)
+            at += record.size
+    return found
+
+
+def _real_message(record: Record) -> Message | None:
+    """The message as it is to be delivered; None for one that does not say where it belongs."""
+    topic = find_property(record.properties, names.REAL_TOPIC)
+    queue_id = find_property(record.properties, names.REAL_QID)
+    if topic is None or queue_id is None or not queue_id.isdecimal():
+        return None
+    known = decode_properties(record.properties)
+    for name in (names.DELAY, names.REAL_TOPIC, names.REAL_QID):
+        known.pop(name, None)
+    return Message(
+        topic=topic,
+        queue_id=int(queue_id),
+        body=record.body,
+        properties=encode_properties(known),
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag & ~(_HOST_FLAGS | SYS_TRANSACTION_MASK),
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def _ignore(result: PutResult) -> None:
+    """The last message of a delivery answers for all of them."""
