@@ -6,98 +6,81 @@ query always reads the same records, and a task that runs twice gives the same r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
 
 from stratamq.errors import DataLost, PipelineError
+from stratamq.logstore.listing import list_queues
+from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
+from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.filters import Bounds
 from stratamq.pipeline.options import EARLIEST, LATEST, ReadOptions
-
-
-class QueueLimits(Protocol):
-    """One queue of a snapshot: its records are ``[min_offset, max_offset)``."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        ...
-
-    @property
-    def queue_id(self) -> int:
-        """The queue's number."""
-        ...
-
-    @property
-    def min_offset(self) -> int:
-        """Lowest offset that is there."""
-        ...
-
-    @property
-    def max_offset(self) -> int:
-        """One above the highest offset that is there."""
-        ...
+from stratamq.pipeline.reader import QueueSpan, Split, plan_splits
 
 
 class Snapshot(Protocol):
-    """What planning needs of an opened store."""
+    """What planning asks of an opened store."""
 
-    def queues(self) -> Sequence[QueueLimits]:
-        """Every queue with its limits."""
+    def queue(self, topic: str, queue_id: int) -> QueueRange:
+        """The range of one queue."""
         ...
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, /) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
         """Offset of the first record stored at or after a time; the queue's end when there is none."""
         ...
 
 
-class Range(NamedTuple):
-    """Records ``[lo, hi)`` of one queue."""
+def plan_read(options: ReadOptions, bounds: Bounds | None = None) -> list[Split]:
+    """Open the store, fix all ends, and cut what is to be read into tasks. What `plan_spans` raises, and NotAStore."""
+    path = Path(options.path)
+    with StoreSnapshot.open(path) as snapshot:
+        keys = [key for key, _ in list_queues(str(path))]
+        spans = plan_spans(keys, snapshot, options, bounds or Bounds())
+        splits = plan_splits(snapshot, spans, bytes_per_split=options.bytes_per_split)
+        # Cut finer until there are enough: a span that is hardly larger than a split stays in one piece at first.
+        total, records = sum(split.size_bytes for split in splits), sum(split.hi - split.lo for split in splits)
+        wanted = min(options.partitions_min, records)
+        size = min(options.bytes_per_split, total // max(1, wanted))
+        while len(splits) < wanted and size > 0:
+            splits = plan_splits(snapshot, spans, bytes_per_split=size)
+            size //= 2
+        return splits
 
-    topic: str
-    queue_id: int
-    lo: int
-    hi: int
 
+def plan_spans(keys: Iterable[QueueKey], snapshot: Snapshot, options: ReadOptions, bounds: Bounds) -> list[QueueSpan]:
+    """The spans that a read covers, in the order of topics, queues and offsets. Empty ones are left out.
 
-def plan_ranges(snapshot: Snapshot, options: ReadOptions, bounds: Bounds) -> list[Range]:
-    """The ranges that a read covers, in the order of topics, queues and offsets. Empty ranges are left out.
+    Only queues that are asked for are looked into, so damage elsewhere does no harm.
 
     Raises:
         PipelineError: A topic or queue that was asked for by name is not there.
         DataLost: An offset that was asked for is not in the store, and ``failOnDataLoss`` is on.
     """
-    queues = chosen_queues(snapshot.queues(), options)
-    ranges: list[Range] = []
-    for queue in queues:
-        # Also where filters leave nothing to read: what was lost is lost all the same.
-        lo = _start(snapshot, queue, options)
-        hi = _end(snapshot, queue, options)
-        if not bounds.wants_queue(queue.topic, queue.queue_id):
+    spans: list[QueueSpan] = []
+    for topic, queue_id in chosen_queues(keys, options):
+        if not bounds.wants_queue(topic, queue_id):
             continue
-        lo, hi = _within_time(snapshot, queue, bounds, lo, hi)
-        ranges.extend(Range(queue.topic, queue.queue_id, a, b) for a, b in bounds.ranges(lo, hi))
-    return ranges
+        queue = snapshot.queue(topic, queue_id)
+        lo, hi = _within_time(snapshot, queue, bounds, _start(snapshot, queue, options), _end(snapshot, queue, options))
+        spans.extend(QueueSpan(topic, queue_id, a, b) for a, b in bounds.ranges(lo, hi))
+    return spans
 
 
-def chosen_queues(queues: Iterable[QueueLimits], options: ReadOptions) -> list[QueueLimits]:
+def chosen_queues(keys: Iterable[QueueKey], options: ReadOptions) -> list[QueueKey]:
     """The queues that the options ask for, sorted. Raises PipelineError for names that are not there."""
-    there = sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
-    topics = {queue.topic for queue in there}
+    there = sorted(keys)
     if options.fail_on_data_loss:
-        _insist(options.topics or (), topics, f"{options.path} has no topic", "it has")
-    of_topics = [queue for queue in there if options.wants_topic(queue.topic)]
+        _insist(options.topics or (), {key.topic for key in there}, f"{options.path} has no topic", "it has")
+    of_topics = [key for key in there if options.wants_topic(key.topic)]
     if options.queues is not None and options.fail_on_data_loss and of_topics:
-        ids = {queue.queue_id for queue in of_topics}
-        _insist(options.queues, ids, "none of the topics has queue", "there are")
-    chosen = [queue for queue in of_topics if options.queues is None or queue.queue_id in options.queues]
-    names = {(queue.topic, queue.queue_id) for queue in chosen}
+        _insist(options.queues, {key.queue_id for key in of_topics}, "none of the topics has queue", "there are")
+    chosen = [key for key in of_topics if options.queues is None or key.queue_id in options.queues]
     for option, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         for topic, by_queue in (offsets or {}).items():
             for queue_id in by_queue:
-                if (topic, queue_id) not in names and options.fail_on_data_loss:
-                    raise PipelineError(
-                        f"{option} names queue {queue_id} of topic {topic}, which this read does not cover"
-                    )
+                if (topic, queue_id) not in chosen and options.fail_on_data_loss:
+                    raise PipelineError(f"{option} names queue {queue_id} of topic {topic}, which is not in this read")
     return chosen
 
 
@@ -107,21 +90,21 @@ def _insist(asked: Iterable[object], there: Iterable[object], text: str, has: st
         raise PipelineError(f"{text} {', '.join(absent)}; {has} {', '.join(sorted(map(str, there))) or 'none'}")
 
 
-def _start(snapshot: Snapshot, queue: QueueLimits, options: ReadOptions) -> int:
+def _start(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
     if options.starting_timestamp_ms is not None:
         return snapshot.offset_by_time(queue.topic, queue.queue_id, options.starting_timestamp_ms)
     by_queue = (options.starting_offsets or {}).get(queue.topic, {})
     return _resolve(by_queue.get(queue.queue_id, options.starting_offset), queue, options, "startingOffsets")
 
 
-def _end(snapshot: Snapshot, queue: QueueLimits, options: ReadOptions) -> int:
+def _end(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
     if options.ending_timestamp_ms is not None:
         return snapshot.offset_by_time(queue.topic, queue.queue_id, options.ending_timestamp_ms)
     by_queue = (options.ending_offsets or {}).get(queue.topic, {})
     return _resolve(by_queue.get(queue.queue_id, options.ending_offset), queue, options, "endingOffsets")
 
 
-def _resolve(offset: int, queue: QueueLimits, options: ReadOptions, option: str) -> int:
+def _resolve(offset: int, queue: QueueRange, options: ReadOptions, option: str) -> int:
     if offset == EARLIEST:
         return queue.min_offset
     if offset == LATEST:
@@ -137,10 +120,10 @@ def _resolve(offset: int, queue: QueueLimits, options: ReadOptions, option: str)
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 
-def _within_time(snapshot: Snapshot, queue: QueueLimits, bounds: Bounds, lo: int, hi: int) -> tuple[int, int]:
+def _within_time(snapshot: Snapshot, queue: QueueRange, bounds: Bounds, lo: int, hi: int) -> tuple[int, int]:
     """Narrow a range by the (already widened) time bounds of filters."""
     if bounds.time_lo_ms is not None:
-        lo = max(lo, snapshot.offset_by_time(queue.topic, queue.queue_id, max(0, bounds.time_lo_ms)))
+        lo = max(lo, snapshot.offset_by_time(queue.topic, queue.queue_id, bounds.time_lo_ms))
     if bounds.time_hi_ms is not None:
-        hi = min(hi, snapshot.offset_by_time(queue.topic, queue.queue_id, max(0, bounds.time_hi_ms)))
+        hi = min(hi, snapshot.offset_by_time(queue.topic, queue.queue_id, bounds.time_hi_ms))
     return lo, hi

@@ -1,0 +1,202 @@
+"""`spark.read.format("stratamq")`: the log store as a Spark data source, read from its files.
+
+Who does what, and where. The driver's JVM asks a short-lived Python process to plan; executors ask Python workers to
+read. Nothing but numbers and names travels between them.
+
+======================== ============================== ============ ======================================
+method                   runs in                        how often    must be picklable
+======================== ============================== ============ ======================================
+StrataDataSource.schema  planning process (driver)      once a load  the source: it holds the options only
+StrataDataSource.reader  planning process (driver)      once a query the reader, with what pushFilters left
+StrataReader.pushFilters planning process (driver)      once a query filters go no further
+StrataReader.partitions  planning process (driver)      once a query each RangePartition
+StrataReader.read        Python worker (executor)       once a task, nothing; yields RecordBatches
+                                                        again if the
+                                                        task is run
+                                                        again
+======================== ============================== ============ ======================================
+
+Ends are numbers from planning on (`pipeline.plan`), so a retried task gives the same rows, and what is appended
+meanwhile is not seen. Spark has no way to tell a Python source which columns a query uses: give a schema or the option
+``columns`` (`read_store` does), and only those columns are built.
+
+This module is imported at the first use of any source in a session, so it imports Spark's interface and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from stratamq.pipeline.filters import Bounds, take_filters
+from stratamq.pipeline.options import ReadOptions, parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from stratamq.pipeline.reader import Lost
+
+log = logging.getLogger("stratamq.pipeline")
+
+
+class RangePartition(InputPartition):
+    """One task's work: records ``[lo, hi)`` of one queue. Plain numbers and a name."""
+
+    def __init__(self, topic: str, queue_id: int, lo: int, hi: int) -> None:
+        super().__init__((topic, queue_id, lo, hi))
+        self.topic = topic
+        self.queue_id = queue_id
+        self.lo = lo
+        self.hi = hi
+
+
+class StrataDataSource(DataSource):
+    """The source `stratamq`: batch reads of a store directory. Options are listed in `pipeline.options.OPTIONS`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format(...)``. Called by Spark when it registers sources."""
+        return "stratamq"
+
+    def schema(self) -> StructType:
+        """All columns, or those of the option ``columns``. Planning process, once a load, not when a schema is given.
+
+        Raises:
+            PipelineError, ConfigError: An option is unknown or has an unusable value.
+        """
+        from stratamq.pipeline.schema import spark_schema
+
+        return spark_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the columns in ``schema``, which may be narrower than ours. Planning process, once a query.
+
+        Raises:
+            PipelineError, ConfigError: An option is unusable, or a column is unknown or of another type.
+        """
+        from stratamq.pipeline.schema import check_columns
+
+        options = parse_options(self.options)
+        # A worker of a cluster on this machine has another working directory than the driver.
+        options = dataclasses.replace(options, path=os.path.abspath(options.path))
+        check_columns(schema)
+        match options.pushdown:
+            case "true":
+                return PushingReader(schema, options)
+            case "false":
+                return StrataReader(schema, options)
+        return OptionallyPushingReader(schema, options)
+
+
+class StrataReader(DataSourceReader):
+    """Plans a read, then reads ranges. Holds options and column names; travels to the workers as a pickle."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self.spark_schema = schema
+        self.options = options
+        self.bounds = Bounds()
+
+    def partitions(self) -> list[InputPartition]:
+        """One partition a split; resolves all offsets. Planning process, once a query, after pushFilters.
+
+        Opens the store's file lists and the ends of its queues, and reads no record but for times. An empty plan is
+        one partition of nothing, because Spark makes one up otherwise.
+
+        Raises:
+            PipelineError, DataLost: What was asked for is not there.
+            NotAStore: The path holds no store.
+        """
+        from stratamq.pipeline.plan import plan_read
+
+        splits = plan_read(self.options, self.bounds)
+        log.info("%s: %d tasks, %d records", self.options.path, len(splits), sum(one.hi - one.lo for one in splits))
+        if not splits:
+            return [RangePartition("", 0, 0, 0)]
+        return [RangePartition(one.topic, one.queue_id, one.lo, one.hi) for one in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range, in order, in batches. Python worker, once a task and again when it is retried.
+
+        Stateless: opens the files itself; those that this worker process has mapped before stay mapped.
+
+        Raises:
+            DataLost: Records of the range are gone, and ``failOnDataLoss`` is on. Otherwise what is left is read, and
+                the log says how many were lost.
+            CorruptionError: The files hold something else than records there.
+        """
+        if not isinstance(partition, RangePartition) or partition.lo >= partition.hi:
+            return
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from stratamq.pipeline.reader import arrow_batches
+
+        schema = to_arrow_schema(self.spark_schema, timezone="UTC")
+        batches = arrow_batches(
+            self.options.path,
+            partition.topic,
+            partition.queue_id,
+            partition.lo,
+            partition.hi,
+            self.spark_schema.names,
+            decompress=self.options.decompress,
+            skip_lost=None if self.options.fail_on_data_loss else _log_lost,
+        )
+        for batch in batches:
+            # The same types; Spark also compares whether a column may be null, which is the user's to say.
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+class PushingReader(StrataReader):
+    """A reader that takes filters; Spark refuses it where filter pushdown is switched off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what narrows topics, queues and offsets, and give the rest back. Planning process, once a query.
+
+        Called before `partitions`, and only when the query has filters. What is given back are the very objects
+        that came in, as Spark demands.
+        """
+        self.bounds, rest = take_filters(filters)
+        return rest
+
+
+class _WhereAllowed:
+    """`PushingReader.pushFilters`, offered in a way that Spark does not refuse where pushdown is switched off.
+
+    Spark compares ``reader.pushFilters.__func__`` with the method of its base class, and fails a query when they
+    differ but the setting is off, so that no source leans on filters it is never given. This source does not:
+    without pushed filters it reads more, and the rows are the same. So it shows Spark the base class's function, and
+    is still called when the setting is on.
+    """
+
+    def __get__(self, reader: StrataReader, owner: type) -> _WhereAllowed:
+        bound = _WhereAllowed()
+        bound.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
+        bound.reader = reader  # type: ignore[attr-defined]
+        return bound
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return PushingReader.pushFilters(self.reader, filters)  # type: ignore[attr-defined]
+
+
+class OptionallyPushingReader(StrataReader):
+    """A reader that takes filters where pushdown is switched on, and works where it is not."""
+
+    pushFilters = _WhereAllowed()
+
+
+def _log_lost(lost: Lost) -> None:
+    log.warning(
+        "topic %s, queue %d: %d records from offset %d on are gone",
+        lost.topic,
+        lost.queue_id,
+        lost.hi - lost.lo,
+        lost.lo,
+    )
