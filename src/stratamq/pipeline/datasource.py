@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from stratamq.errors import PipelineError
 from stratamq.pipeline.filters import Bounds, take_filters
 from stratamq.pipeline.options import ReadOptions, parse_options
 
@@ -47,14 +48,11 @@ log = logging.getLogger("stratamq.pipeline")
 
 
 class RangePartition(InputPartition):
-    """One task's work: records ``[lo, hi)`` of one queue. Plain numbers and a name."""
+    """One task's work: records ``[lo, hi)`` of a queue, or of several small ones. Names and plain numbers."""
 
-    def __init__(self, topic: str, queue_id: int, lo: int, hi: int) -> None:
-        super().__init__((topic, queue_id, lo, hi))
-        self.topic = topic
-        self.queue_id = queue_id
-        self.lo = lo
-        self.hi = hi
+    def __init__(self, ranges: Iterable[tuple[str, int, int, int]]) -> None:
+        self.ranges = tuple(ranges)
+        super().__init__(self.ranges)
 
 
 class StrataDataSource(DataSource):
@@ -104,7 +102,7 @@ class StrataReader(DataSourceReader):
         self.bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
-        """One partition a split; resolves all offsets. Planning process, once a query, after pushFilters.
+        """One partition a task; resolves all offsets. Planning process, once a query, after pushFilters.
 
         Opens the store's file lists and the ends of its queues, and reads no record but for times. An empty plan is
         one partition of nothing, because Spark makes one up otherwise.
@@ -113,13 +111,14 @@ class StrataReader(DataSourceReader):
             PipelineError, DataLost: What was asked for is not there.
             NotAStore: The path holds no store.
         """
-        from stratamq.pipeline.plan import plan_read
+        from stratamq.pipeline.plan import TASKS_KEPT, group_splits, plan_read
 
-        splits = plan_read(self.options, self.bounds)
-        log.info("%s: %d tasks, %d records", self.options.path, len(splits), sum(one.hi - one.lo for one in splits))
-        if not splits:
-            return [RangePartition("", 0, 0, 0)]
-        return [RangePartition(one.topic, one.queue_id, one.lo, one.hi) for one in splits]
+        options = self.options
+        splits = plan_read(options, self.bounds)
+        groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
+        log.info("%s: %d tasks, %d records", options.path, len(groups), sum(one.hi - one.lo for one in splits))
+        tasks = [RangePartition((one.topic, one.queue_id, one.lo, one.hi) for one in group) for group in groups]
+        return list(tasks) or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range, in order, in batches. Python worker, once a task and again when it is retried.
@@ -131,27 +130,28 @@ class StrataReader(DataSourceReader):
                 the log says how many were lost.
             CorruptionError: The files hold something else than records there.
         """
-        if not isinstance(partition, RangePartition) or partition.lo >= partition.hi:
-            return
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from stratamq.pipeline.reader import arrow_batches
 
+        if not isinstance(partition, RangePartition):
+            raise PipelineError(f"not a partition of this source: {partition}")
         schema = to_arrow_schema(self.spark_schema, timezone="UTC")
-        batches = arrow_batches(
-            self.options.path,
-            partition.topic,
-            partition.queue_id,
-            partition.lo,
-            partition.hi,
-            self.spark_schema.names,
-            decompress=self.options.decompress,
-            skip_lost=None if self.options.fail_on_data_loss else _log_lost,
-        )
-        for batch in batches:
-            # The same types; Spark also compares whether a column may be null, which is the user's to say.
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        for topic, queue_id, lo, hi in partition.ranges:
+            batches = arrow_batches(
+                self.options.path,
+                topic,
+                queue_id,
+                lo,
+                hi,
+                self.spark_schema.names,
+                decompress=self.options.decompress,
+                skip_lost=None if self.options.fail_on_data_loss else _log_lost,
+            )
+            for batch in batches:
+                # The same types; Spark also compares whether a column may be null, which is the user's to say.
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 class PushingReader(StrataReader):

@@ -6,9 +6,9 @@ query always reads the same records, and a task that runs twice gives the same r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from stratamq.errors import DataLost, PipelineError
 from stratamq.logstore.listing import list_queues
@@ -17,6 +17,9 @@ from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.filters import Bounds
 from stratamq.pipeline.options import EARLIEST, LATEST, ReadOptions
 from stratamq.pipeline.reader import QueueSpan, Split, plan_splits
+
+TASKS_KEPT: Final = 64
+"""So many tasks are never joined: enough for the cores of one machine, and for a cluster to share."""
 
 
 class Snapshot(Protocol):
@@ -46,6 +49,26 @@ def plan_read(options: ReadOptions, bounds: Bounds | None = None) -> list[Split]
             splits = plan_splits(snapshot, spans, bytes_per_split=size)
             size //= 2
         return splits
+
+
+def group_splits(splits: Sequence[Split], bytes_per_task: int, *, tasks_min: int = TASKS_KEPT) -> list[list[Split]]:
+    """Put neighbouring small splits into one task where there are many: a task costs about 10 ms whatever it reads.
+
+    Up to ``tasks_min`` splits each stays a task of its own; beyond, tasks take splits until they hold
+    ``bytes_per_task``, or less where that would leave fewer than ``tasks_min``.
+    """
+    if len(splits) <= tasks_min:
+        return [[split] for split in splits]
+    target = min(bytes_per_task, sum(split.size_bytes for split in splits) // tasks_min)
+    groups: list[list[Split]] = []
+    held = 0
+    for split in splits:
+        if not groups or held + split.size_bytes > target:
+            groups.append([])
+            held = 0
+        groups[-1].append(split)
+        held += split.size_bytes
+    return groups
 
 
 def plan_spans(keys: Iterable[QueueKey], snapshot: Snapshot, options: ReadOptions, bounds: Bounds) -> list[QueueSpan]:

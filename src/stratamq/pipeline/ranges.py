@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stratamq.pipeline.reader import Split
+from stratamq.pipeline.plan import group_splits
+from stratamq.pipeline.reader import BYTES_PER_SPLIT, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,16 +25,18 @@ it must be picklable, depend on the split alone, and change nothing outside of i
 def map_ranges(
     spark: SparkSession, splits: Sequence[Split], fn: RangeFunction, out_schema: StructType | str
 ) -> DataFrame:
-    """Run ``fn`` once for each split, one task a split, and give its batches as a DataFrame.
+    """Run ``fn`` once for each split and give its batches as a DataFrame.
 
-    Lazy, as Spark is: nothing runs before an action. Batches must have exactly the types of ``out_schema``.
+    A split is a task of its own, but where there are very many small ones several share a task. Lazy, as Spark is:
+    nothing runs before an action. Batches must have exactly the types of ``out_schema``.
     """
-    work = list(splits)
+    groups = group_splits(splits, BYTES_PER_SPLIT)
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from fn(work[number])
+                for split in groups[number]:
+                    yield from fn(split)
 
-    # One row a partition: the number of its split.
-    return spark.range(0, len(work), 1, max(1, len(work))).mapInArrow(run, out_schema)
+    # One row a partition: the number of its group.
+    return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(run, out_schema)

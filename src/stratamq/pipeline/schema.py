@@ -9,16 +9,22 @@ from stratamq.errors import PipelineError
 from stratamq.formats.arrow import SCHEMA, schema_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
 def spark_schema(columns: Sequence[str] | None = None) -> StructType:
     """All columns, or those named, in this order. Raises PipelineError for names that are unknown or given twice."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     if columns is not None and len(set(columns)) != len(columns):
         raise PipelineError(f"a column is named twice: {', '.join(columns)}")
-    return from_arrow_schema(schema_of(columns))
+    return spark_types(schema_of(columns))
+
+
+def spark_types(schema: pa.Schema) -> StructType:
+    """An Arrow schema as Spark types."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
 
 
 def check_columns(schema: StructType) -> None:
