@@ -37,6 +37,8 @@ STORED: Final = frozenset(
 RETRY_PAUSE_MS: Final = 1_000
 """How long a level rests after a delivery that failed."""
 BATCH: Final = 32
+CLOCK_STEP_MS: Final = 60_000
+"""A message stored so far in the future was stored before the clock was set back."""
 _HOST_FLAGS: Final = 0x30
 
 
@@ -122,7 +124,9 @@ class Delays:
         due: list[Message] = []
         offset = level.offset
         for record in _records(found.records):
-            due_ms = min(record.store_timestamp + level.delay_ms, now_ms + level.delay_ms)
+            due_ms = record.store_timestamp + level.delay_ms
+            if record.store_timestamp > now_ms + CLOCK_STEP_MS:
+                due_ms = now_ms  # the clock was set back far: better too early than in months
             if due_ms > now_ms:
                 level.due_ms = due_ms
                 break

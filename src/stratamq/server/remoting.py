@@ -1,0 +1,442 @@
+"""Sockets that speak remoting: one listener with its connections, on one event loop.
+
+Per chunk of received bytes there is one callback; all whole requests in it are handled in a loop, without a task or
+future each. What a turn of the loop wants to send to one peer is collected and written once.
+
+Bounds, all settings of `config.ServerConfig`: connections; bytes of unfinished requests over all connections;
+unanswered requests of a connection; unsent bytes of a connection, above which nothing more is read from it; the time a
+peer may take for either; silence. A connection has no buffer of its own: all receive into one.
+
+Source: docs/design/remoting.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from stratamq.config import ServerConfig
+from stratamq.errors import NotSupported, RemoteProtocolError
+from stratamq.formats.message import encode_host
+from stratamq.protocols.remoting.codes import request_name
+from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.connection import Command, RemotingConnection
+from stratamq.protocols.remoting.replies import encode_response, response_to_error
+from stratamq.server.requests.base import Handler
+from stratamq.units import KiB, MiB
+
+_log = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 256 * KiB
+WRITE_AT_ONCE_BYTES: Final = 256 * KiB
+"""Collected answers beyond this are written before the turn ends, so that a slow peer is noticed."""
+DEFERRED_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    """What a listener has seen since it started."""
+
+    accepted: int = 0
+    refused: int = 0
+    faults: int = 0
+    requests: int = 0
+    requests_failed: int = 0
+
+
+class RemotingListener:
+    """One port: its handlers, its connections, its bounds."""
+
+    def __init__(
+        self,
+        name: str,
+        config: ServerConfig,
+        handlers: Mapping[int, Handler],
+        *,
+        on_lost: Callable[[RemotingPeer], None] = lambda peer: None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.handlers = dict(handlers)
+        self.on_lost = on_lost
+        self.loop = asyncio.get_running_loop()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.peers: set[RemotingPeer] = set()
+        self.counters = ListenerCounters()
+        self.partial_bytes = 0
+        """Bytes of unfinished requests held for all connections together."""
+        self.is_congested = False
+        """Whether the store wants no more writes now; connections that write are not read from meanwhile."""
+        self._unflushed: list[RemotingPeer] = []
+        self._servers: list[asyncio.Server] = []
+        self._refusals_logged = 0
+        self._all_gone: asyncio.Event | None = None
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+        self._servers.append(await self.loop.create_server(self._protocol, sock=sock, backlog=1024))
+
+    def _protocol(self) -> RemotingPeer:
+        return RemotingPeer(self)
+
+    def schedule_flush(self, peer: RemotingPeer) -> None:
+        """Write what was collected for a peer when this turn of the loop ends."""
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(peer)
+
+    def _flush(self) -> None:
+        peers, self._unflushed = self._unflushed, []
+        for peer in peers:
+            peer.flush()
+
+    def set_congested(self, congested: bool) -> None:
+        """The store cannot follow, or can again."""
+        self.is_congested = congested
+        if not congested:
+            for peer in [peer for peer in self.peers if peer.is_writer]:
+                peer.go_on()
+
+    def sweep(self) -> None:
+        """Close connections that are idle, or stuck in the middle of something. Called every few seconds."""
+        now = self.loop.time()
+        idle, stall = self.config.idle_timeout_ms / 1000, self.config.stall_timeout_ms / 1000
+        for peer in list(self.peers):
+            reason = peer.overdue(now, idle, stall)
+            if reason:
+                peer.close_for(reason)
+
+    def refuse_connection(self, address: str) -> None:
+        """Count a connection over the limit; say so now and then."""
+        self.counters.refused += 1
+        if self.counters.refused >= 2 * self._refusals_logged:
+            self._refusals_logged = self.counters.refused
+            _log.warning(
+                "%s: %d connections refused so far, the last from %s: there are %d already (connections_max)",
+                self.name,
+                self.counters.refused,
+                address,
+                len(self.peers),
+            )
+
+    def stop_accepting(self) -> None:
+        """Take no further connections; those that are there go on."""
+        for server in self._servers:
+            server.close()
+
+    def unanswered(self) -> int:
+        """Requests that wait for the store, over all connections."""
+        return sum(peer.unanswered for peer in self.peers)
+
+    async def close(self, timeout_s: float) -> None:
+        """Write what is left to write, then close every connection; cut those that take longer than the timeout."""
+        self.stop_accepting()
+        self._flush()
+        for peer in list(self.peers):
+            peer.close()
+        for patience in (timeout_s, 1.0):
+            if self.peers:
+                self._all_gone = asyncio.Event()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._all_gone.wait(), patience)
+            for peer in list(self.peers):
+                peer.abort()
+
+    def forget(self, peer: RemotingPeer) -> None:
+        """A connection is gone."""
+        self.peers.discard(peer)
+        self.on_lost(peer)
+        if not self.peers and self._all_gone is not None:
+            self._all_gone.set()
+
+
+class RemotingPeer(asyncio.BufferedProtocol):
+    """One connection; what handlers know as `requests.base.Peer`."""
+
+    __slots__ = (
+        "_backlog",
+        "_core",
+        "_deferred",
+        "_is_ending",
+        "_is_paused",
+        "_listener",
+        "_out",
+        "_out_bytes",
+        "_partial_since",
+        "_seen",
+        "_stalled_since",
+        "_transport",
+        "address",
+        "born_host",
+        "is_clogged",
+        "is_closed",
+        "is_writer",
+        "unanswered",
+    )
+
+    def __init__(self, listener: RemotingListener) -> None:
+        self._listener = listener
+        self._core = RemotingConnection(frame_bytes_max=listener.config.frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._backlog: deque[Command] | None = None
+        self._deferred: deque[Callable[[], None]] | None = None
+        self._is_paused = self._is_ending = False
+        self._seen = self._partial_since = self._stalled_since = 0.0
+        self.address = ""
+        self.born_host = b""
+        self.is_closed = False
+        self.is_clogged = False
+        self.is_writer = False
+        self.unanswered = 0
+
+    # --- asyncio's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        listener = self._listener
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
+        self.address = f"{name[0]}:{name[1]}"
+        if len(listener.peers) >= listener.config.connections_max:
+            listener.refuse_connection(self.address)
+            self.is_closed = True
+            self._transport.abort()
+            return
+        self.born_host = encode_host(name[0], name[1])
+        self._transport.set_write_buffer_limits(high=listener.config.write_buffer_bytes)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._seen = listener.loop.time()
+        listener.peers.add(self)
+        listener.counters.accepted += 1
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """All connections receive into the listener's buffer, one after the other."""
+        return self._listener.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come: handle all requests that are whole now."""
+        listener, core = self._listener, self._core
+        self._seen = listener.loop.time()
+        held = core.bytes_buffered
+        commands = core.receive_data(bytes(listener.receive_buffer[:nbytes]))
+        partial = core.bytes_buffered
+        if partial != held:
+            listener.partial_bytes += partial - held
+            if commands or not held:
+                self._partial_since = self._seen
+        if self._backlog:
+            self._backlog.extend(commands)
+        elif commands:
+            self._handle(commands)
+        if core.fault is not None:
+            self.close_for(str(core.fault), fault=True)
+        elif listener.partial_bytes > listener.config.receive_bytes_max and partial > MiB:
+            self.close_for("too many bytes of unfinished requests (receive_bytes_max)")
+        if self._out:
+            self.flush()
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more; what it waits for would reach nobody we can trust to be there."""
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: nobody waits here any more."""
+        listener = self._listener
+        if self in listener.peers:
+            listener.partial_bytes -= self._core.bytes_buffered
+            self.is_closed = True
+            self._drop_all()
+            listener.forget(self)
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        """The peer does not take what is written to it: read nothing more from it."""
+        self.is_clogged = True
+        self._stalled_since = self._listener.loop.time()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The peer takes data again."""
+        self.is_clogged = False
+        self._stalled_since = 0.0
+        while self._deferred and not self.is_clogged:
+            self._deferred.popleft()()
+            self.flush()
+        self.go_on()
+
+    # --- requests ---
+
+    def _handle(self, commands: Sequence[Command] | deque[Command]) -> None:
+        listener = self._listener
+        handlers = listener.handlers
+        for number, (header, body) in enumerate(commands):
+            if self.is_clogged or self.is_closed or self._is_blocked():
+                if not self.is_closed:
+                    self._backlog = deque(list(commands)[number:])
+                    self._pause()
+                return
+            if header.flag & 1:
+                continue  # an answer to something we asked; nothing we ask needs one yet
+            listener.counters.requests += 1
+            handler = handlers.get(header.code)
+            try:
+                if handler is None:
+                    raise NotSupported(
+                        f"request code {request_name(header.code)} is not served by this {listener.name}"
+                    )
+                answer = handler(self, header, body)
+            except Exception as error:
+                answer = self._refusal(header, error)
+            if answer is not None and not header.flag & 2:
+                self.write(answer)
+
+    def _refusal(self, header: CommandHeader, error: Exception) -> bytes:
+        self._listener.counters.requests_failed += 1
+        code, remark = response_to_error(error)
+        if not isinstance(error, RemoteProtocolError) and code == 1:
+            _log.error("request %s of %s failed", request_name(header.code), self.address, exc_info=error)
+        return encode_response(header, code, remark=remark)
+
+    def _is_blocked(self) -> bool:
+        listener = self._listener
+        if self.unanswered >= listener.config.requests_unanswered_max:
+            return True
+        return listener.is_congested and self.is_writer
+
+    def begin_request(self) -> None:
+        """Count a request that waits for the store."""
+        self.unanswered += 1
+        self.is_writer = True
+
+    def end_request(self) -> None:
+        """The store has dealt with one of them."""
+        self.unanswered -= 1
+        if self._is_paused and self.unanswered in (0, self._listener.config.requests_unanswered_max // 2):
+            self._listener.loop.call_soon(self.go_on)
+        if self._is_ending and not self.unanswered:
+            self._listener.loop.call_soon(self.close)
+
+    def go_on(self) -> None:
+        """Handle what was held back and read on, unless something still stands against it."""
+        if self.is_closed or self._is_ending or self.is_clogged or self._is_blocked():
+            return
+        backlog = self._backlog
+        if backlog:
+            self._backlog = None
+            self._handle(backlog)
+            if self._out:
+                self.flush()
+        if not self._backlog and self._is_paused and not self.is_closed and not self.is_clogged:
+            self._is_paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    # --- answers ---
+
+    def write(self, data: bytes) -> None:
+        """Send a frame, together with whatever else is sent in this turn."""
+        if self.is_closed:
+            return
+        if not self._out:
+            self._listener.schedule_flush(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > WRITE_AT_ONCE_BYTES:
+            self.flush()
+
+    def write_parts(self, head: bytes, parts: Sequence[memoryview], parts_bytes: int) -> None:
+        """Send a frame whose body lies in pieces."""
+        if self.is_closed:
+            return
+        if not self._out:
+            self._listener.schedule_flush(self)
+        self._out.append(head)
+        self._out.extend(parts)
+        self._out_bytes += len(head) + parts_bytes
+        if self._out_bytes > WRITE_AT_ONCE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        self._out_bytes = 0
+        if self._transport.is_closing():
+            return
+        self._seen = self._listener.loop.time()
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def notify(self, code: int, ext: dict[str, str]) -> None:
+        """Send a request of our own that needs no answer."""
+        self.write(self._core.one_way_request(code, ext))
+
+    def defer(self, work: Callable[[], None]) -> None:
+        """Do something once the peer takes data again."""
+        if self._deferred is None:
+            self._deferred = deque()
+        if len(self._deferred) < DEFERRED_MAX:
+            self._deferred.append(work)
+
+    # --- the end ---
+
+    def overdue(self, now: float, idle_s: float, stall_s: float) -> str:
+        """Why this connection should be closed now; empty when it should not."""
+        if self._stalled_since and now - self._stalled_since > stall_s:
+            return f"the peer took nothing for {now - self._stalled_since:.0f} s"
+        if self._core.bytes_buffered and not self._is_paused and now - self._partial_since > stall_s:
+            return f"a request was not finished after {now - self._partial_since:.0f} s"
+        if now - self._seen > idle_s and not self._is_paused:
+            return f"silent for {now - self._seen:.0f} s"
+        return ""
+
+    def close_for(self, reason: str, *, fault: bool = False) -> None:
+        """Close and say why. Answers collected before still go out when the peer takes them."""
+        if self.is_closed or self._is_ending:
+            return
+        if fault:
+            self._listener.counters.faults += 1
+        level = logging.WARNING if fault else logging.INFO
+        _log.log(level, "%s: connection of %s closed: %s", self._listener.name, self.address, reason)
+        if self.unanswered and not self.is_clogged:
+            self._is_ending = True  # what came whole before is answered first
+            self._pause()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close once what was collected is written; at once when the peer does not take it."""
+        self.flush()
+        self.is_closed = True
+        if self._transport is not None:
+            if self.is_clogged:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close without waiting for anything."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _drop_all(self) -> None:
+        self._out = []
+        self._backlog = None
+        self._deferred = None

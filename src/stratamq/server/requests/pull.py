@@ -1,0 +1,237 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages go out, or the pull waits for them.
+
+Records go out as they lie in the log. A pull that finds nothing new and may wait is parked; it is run again when a
+matching message arrives or its time is up, then without the right to wait. What is kept of it then is its decoded
+header, never the bytes it came in.
+
+Source: apache/rocketmq broker/.../PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from stratamq.broker.broker import Broker
+from stratamq.broker.long_polling import Waiter
+from stratamq.broker.subscriptions import EXPRESSION_TAG, Subscription, parse_subscription
+from stratamq.broker.topics import PERM_READ
+from stratamq.errors import (
+    AccessDenied,
+    FlowControlled,
+    InvalidArgument,
+    QueueNotFound,
+    RemoteProtocolError,
+    SubscriptionStale,
+    SubscriptionUnknown,
+)
+from stratamq.logstore.types import Arrival, GetResult, GetStatus
+from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
+from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.headers import PullHeader, read_pull
+from stratamq.protocols.remoting.replies import encode_pull_head, encode_response, response_to_error
+from stratamq.server.requests.base import Peer, serves
+
+PULL_COMMITS: Final = 1
+PULL_MAY_WAIT: Final = 2
+PULL_HAS_SUBSCRIPTION: Final = 4
+PULL_HAS_CLASS_FILTER: Final = 8
+
+_NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
+_MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
+_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
+CODE_OF_GET: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: _AGAIN,
+    GetStatus.MESSAGE_WAS_REMOVING: _AGAIN,
+    GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    GetStatus.OFFSET_TOO_SMALL: _MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: _MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: _MOVED,
+}
+_REMARKS: Final = {status: status.value.encode() for status in GetStatus}
+_EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+PULL_MESSAGES_MAX: Final = 10_000
+SUSPEND_MS_MAX: Final = 600_000
+
+
+class _Pull(NamedTuple):
+    """What is kept of a pull that waits."""
+
+    peer: Peer
+    opaque: int
+    serialization: int
+    fields: PullHeader
+    tags_codes: frozenset[int] | None
+
+
+class PullRequests:
+    """Gives messages to consumers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._get = broker.store.get
+        self._counters = broker.counters
+
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+    def pull(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Read a queue from an offset; waits for messages when asked to."""
+        fields = read_pull(header)
+        tags_codes = self._check(fields)
+        if fields.sys_flag & PULL_COMMITS and fields.commit_offset >= 0:
+            self._broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
+        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes)
+        self._run(pull, may_wait=bool(fields.sys_flag & PULL_MAY_WAIT) and not header.is_one_way)
+        return None
+
+    # --- checks, in RocketMQ's order ---
+
+    def _check(self, fields: PullHeader) -> frozenset[int] | None:
+        """Check a pull and return the tags codes to filter by; None for all."""
+        broker = self._broker
+        if not broker.config.permission & PERM_READ:
+            raise AccessDenied("this broker gives no messages (brokerPermission)")
+        group = broker.groups.get(fields.consumer_group)
+        if not group.consume_enable:
+            raise AccessDenied(f"consumer group {fields.consumer_group} may not consume (consumeEnable)")
+        topic = broker.topics.get(fields.topic)
+        if not topic.is_readable:
+            raise AccessDenied(f"topic {fields.topic} is not readable")
+        if not 0 <= fields.queue_id < topic.queues:
+            raise QueueNotFound(f"topic {fields.topic} has {topic.queues} queues, there is no queue {fields.queue_id}")
+        if fields.max_msg_nums < 1:
+            raise InvalidArgument(f"maxMsgNums is {fields.max_msg_nums}, it must be at least 1")
+        subscription = self._subscription(fields, group.consume_broadcast_enable)
+        if subscription.expression_type != EXPRESSION_TAG:
+            raise RemoteProtocolError(
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+                reply_hint=ResponseCode.SYSTEM_ERROR,
+            )
+        return subscription.tags_codes
+
+    def _subscription(self, fields: PullHeader, broadcast_enabled: bool) -> Subscription:
+        if fields.sys_flag & PULL_HAS_SUBSCRIPTION:
+            return parse_subscription(fields.topic, fields.subscription or "", fields.expression_type or "")
+        group = self._broker.consumers.find(fields.consumer_group)
+        if group is None:
+            raise SubscriptionUnknown(f"no member of group {fields.consumer_group} is known here; heartbeat first")
+        if group.is_broadcasting and not broadcast_enabled:
+            raise AccessDenied(f"consumer group {fields.consumer_group} may not consume by broadcast")
+        subscription = group.subscriptions.get(fields.topic)
+        if subscription is None:
+            raise SubscriptionUnknown(f"group {fields.consumer_group} does not subscribe to topic {fields.topic}")
+        if subscription.version < fields.sub_version:
+            raise SubscriptionStale(f"the subscription of group {fields.consumer_group} known here is older")
+        return subscription
+
+    # --- reading ---
+
+    def _run(self, pull: _Pull, *, may_wait: bool) -> None:
+        fields = pull.fields
+        result = self._get(
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            min(fields.max_msg_nums, PULL_MESSAGES_MAX),
+            fields.max_msg_bytes if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0 else None,
+            pull.tags_codes,
+        )
+        code = CODE_OF_GET[result.status]
+        if result.status in _EMPTY_QUEUE and fields.queue_offset == 0:
+            code = _NOT_FOUND
+        if code is _NOT_FOUND and may_wait and result.status is not GetStatus.OFFSET_FOUND_NULL and self._park(pull):
+            return
+        self._answer(pull, code, result)
+
+    def _answer(self, pull: _Pull, code: ResponseCode, result: GetResult) -> None:
+        counters = self._counters
+        if result.message_count:
+            counters.messages_got += result.message_count
+            counters.bytes_got += result.total_bytes
+            counters.gets_found += 1
+        else:
+            counters.gets_missed += 1
+        head = encode_pull_head(
+            pull.serialization,
+            pull.opaque,
+            code=code,
+            remark=_REMARKS[result.status],
+            next_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            suggested_broker=0,
+            body_bytes=result.total_bytes,
+        )
+        pull.peer.write_parts(head, result.records, result.total_bytes)
+
+    # --- waiting ---
+
+    def _park(self, pull: _Pull) -> bool:
+        """Let a pull wait; False when it should be answered at once. Raises FlowControlled when too many wait."""
+        broker, fields = self._broker, pull.fields
+        wait_ms = fields.suspend_timeout_millis if broker.config.long_polling else broker.config.short_polling_ms
+        if wait_ms <= 0 or not broker.is_accepting or pull.peer.is_closed:
+            return False
+        if broker.waiting.is_full:
+            raise FlowControlled("[REJECTREQUEST] too many pulls are waiting at this broker")
+        broker.waiting.park(
+            Waiter(
+                connection=pull.peer,
+                topic=fields.topic,
+                queue_id=fields.queue_id,
+                offset=fields.queue_offset,
+                tags_codes=pull.tags_codes,
+                deadline_ms=broker.clock.monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX),
+                request=pull,
+            )
+        )
+        return True
+
+    def resume(self, waiters: Sequence[Waiter]) -> None:
+        """Run pulls again that waited. One whose peer takes nothing now is run when it does."""
+        for waiter in waiters:
+            pull: _Pull = waiter.request
+            if pull.peer.is_closed:
+                continue
+            if pull.peer.is_clogged:
+                pull.peer.defer(partial(self._run_again, pull))
+            else:
+                self._run_again(pull)
+
+    def _run_again(self, pull: _Pull) -> None:
+        try:
+            self._run(pull, may_wait=False)
+        except Exception as error:
+            code, remark = response_to_error(error)
+            asked = CommandHeader(code=RequestCode.PULL_MESSAGE, opaque=pull.opaque)
+            pull.peer.write(encode_response(asked, code, remark=remark))
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages have come in: wake who waits for them."""
+        waiting, delays = self._broker.waiting, self._broker.delays
+        for arrival in arrivals:
+            topic, queue_id = arrival.queue
+            if topic == "SCHEDULE_TOPIC_XXXX":
+                delays.arrived(queue_id)
+            if len(waiting):
+                self.resume(waiting.wake(topic, queue_id, arrival.tags_codes))
+
+    def expire(self) -> None:
+        """Answer the pulls whose time is up."""
+        self.resume(self._broker.waiting.expire(self._broker.clock.monotonic_ms()))
+
+    def check_behind(self) -> None:
+        """Run pulls that should have been woken and were not; nothing is lost should a wake-up ever be."""
+        broker = self._broker
+        offsets = {key: broker.store.max_offset(*key) for key in broker.waiting.queues()}
+        self.resume(broker.waiting.behind(offsets))
+
+    def release_all(self) -> None:
+        """Answer all waiting pulls: the broker stops."""
+        waiting = self._broker.waiting
+        for topic, queue_id in waiting.queues():
+            self.resume(waiting.wake(topic, queue_id, ()))

@@ -1,0 +1,214 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): messages come in.
+
+The hottest path of the broker: one decode of the header, one topic lookup, one message put; the answer is one formatted
+byte string, written when the store says so. Nothing is kept of a message once it is answered.
+
+Source: apache/rocketmq broker/.../SendMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from stratamq.broker.broker import Broker
+from stratamq.broker.retry import dead_letter_topic
+from stratamq.broker.sending import delay_level
+from stratamq.broker.topics import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from stratamq.errors import GroupNotFound, MessageIllegal, ServiceUnavailable
+from stratamq.logstore.types import Appended, Message, PutResult, PutStatus
+from stratamq.protocols.remoting.bodies import decode_batch
+from stratamq.protocols.remoting.codes import VERSION_RECONSUME_LIMIT, RequestCode, ResponseCode
+from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.headers import AnySendHeader, read_send, read_send_v2
+from stratamq.protocols.remoting.replies import SendReplies, encode_response
+from stratamq.server.requests.base import Peer, serves
+
+CODE_OF_PUT: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+
+BATCH_MESSAGES_MAX: Final = 16_384
+
+
+class SendRequests:
+    """Takes messages from producers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sending = broker.sending
+        self._replies = SendReplies(region=broker.config.region, trace_on=broker.config.trace_on)
+        self._put = broker.committer.put
+        self._counters = broker.counters
+
+    @serves(RequestCode.SEND_MESSAGE)
+    def send(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Store a message; header with long names."""
+        return self._send(peer, header, read_send(header), body)
+
+    @serves(RequestCode.SEND_MESSAGE_V2)
+    def send_v2(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Store a message; header with short names."""
+        return self._send(peer, header, read_send_v2(header), body)
+
+    @serves(RequestCode.SEND_BATCH_MESSAGE)
+    def send_batch(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Store several messages of one queue together."""
+        return self._send_batch(peer, header, read_send_v2(header), body)
+
+    def _send(self, peer: Peer, header: CommandHeader, fields: AnySendHeader, body: memoryview) -> bytes | None:
+        if fields.batch:
+            return self._send_batch(peer, header, fields, body)
+        if not self._broker.is_accepting:
+            raise ServiceUnavailable("the broker is stopping")
+        sending = self._sending
+        reconsume_times = fields.reconsume_times or 0
+        if fields.topic.startswith(RETRY_PREFIX):
+            config, queue_id = self._retry_target(header, fields, reconsume_times)
+        else:
+            config = sending.topic_for(
+                fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums
+            )
+            queue_id = sending.queue_for(config, fields.queue_id)
+        message, unique_key = sending.message(
+            config,
+            queue_id,
+            body=body,
+            properties=fields.properties or "",
+            born_timestamp=fields.born_timestamp,
+            born_host=peer.born_host,
+            flag=fields.flag,
+            sys_flag=fields.sys_flag,
+            reconsume_times=reconsume_times,
+        )
+        level = delay_level(message.properties)
+        if level > 0 and not config.topic_name.startswith(DLQ_PREFIX):
+            message = self._broker.delays.delayed(message, level)
+        peer.begin_request()
+        self._put((message,), partial(self._stored, peer, header, queue_id, unique_key, len(body)))
+        return None
+
+    def _stored(
+        self, peer: Peer, header: CommandHeader, queue_id: int, unique_key: str, body_bytes: int, result: PutResult
+    ) -> None:
+        """The store has dealt with a message: answer."""
+        peer.end_request()
+        if not result.appended:
+            self._answer_failure(peer, header, result)
+            return
+        counters = self._counters
+        counters.messages_put += 1
+        counters.bytes_put += body_bytes
+        if header.flag & 2:
+            return
+        appended = result.appended[0]
+        peer.write(
+            self._replies.encode(
+                header.serialization,
+                header.opaque,
+                code=0 if result.status is PutStatus.PUT_OK else CODE_OF_PUT[result.status],
+                message_id=f"{self._broker.host_hex}{appended.physical_offset:016X}",
+                queue_id=queue_id,
+                queue_offset=appended.queue_offset,
+                unique_key=unique_key,
+            )
+        )
+
+    def _send_batch(self, peer: Peer, header: CommandHeader, fields: AnySendHeader, body: memoryview) -> bytes | None:
+        if not self._broker.is_accepting:
+            raise ServiceUnavailable("the broker is stopping")
+        if fields.topic.startswith(RETRY_PREFIX):
+            raise MessageIllegal("a batch may not go to a retry topic")
+        sending = self._sending
+        config = sending.topic_for(fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums)
+        queue_id = sending.queue_for(config, fields.queue_id)
+        items = decode_batch(body)
+        if len(items) > BATCH_MESSAGES_MAX:
+            raise MessageIllegal(f"a batch of {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken")
+        messages: list[Message] = []
+        keys: list[str] = []
+        for item in items:
+            if delay_level(item.properties) > 0:
+                raise MessageIllegal("a batch may not hold delayed messages")
+            message, unique_key = sending.message(
+                config,
+                queue_id,
+                body=item.body,
+                properties=item.properties,
+                born_timestamp=fields.born_timestamp,
+                born_host=peer.born_host,
+                flag=item.flag,
+                sys_flag=fields.sys_flag,
+                reconsume_times=0,
+            )
+            messages.append(message)
+            keys.append(unique_key)
+        peer.begin_request()
+        self._put(messages, partial(self._stored_batch, peer, header, queue_id, keys, len(body)))
+        return None
+
+    def _stored_batch(
+        self, peer: Peer, header: CommandHeader, queue_id: int, keys: list[str], body_bytes: int, result: PutResult
+    ) -> None:
+        """The store has dealt with a batch: answer with all ids, joined by commas."""
+        peer.end_request()
+        if not result.appended:
+            self._answer_failure(peer, header, result)
+            return
+        self._counters.messages_put += len(result.appended)
+        self._counters.bytes_put += body_bytes
+        if header.flag & 2:
+            return
+        first: Appended = result.appended[0]
+        host = self._broker.host_hex
+        peer.write(
+            self._replies.encode(
+                header.serialization,
+                header.opaque,
+                code=CODE_OF_PUT[result.status],
+                message_id=",".join([f"{host}{appended.physical_offset:016X}" for appended in result.appended]),
+                queue_id=queue_id,
+                queue_offset=first.queue_offset,
+                unique_key=",".join(keys),
+            )
+        )
+
+    def _answer_failure(self, peer: Peer, header: CommandHeader, result: PutResult) -> None:
+        self._counters.puts_failed += 1
+        if not header.is_one_way:
+            remark = result.remark or result.status.value
+            ext = self._replies.refused_ext()
+            peer.write(encode_response(header, CODE_OF_PUT[result.status], ext=ext, remark=remark))
+
+    def _retry_target(
+        self, header: CommandHeader, fields: AnySendHeader, reconsume_times: int
+    ) -> tuple[TopicConfig, int]:
+        """Where a message goes that a client itself sends to a retry topic: there, or to the dead letters."""
+        broker = self._broker
+        group_name = fields.topic[len(RETRY_PREFIX) :]
+        group = broker.groups.find(group_name)
+        if group is None:
+            raise GroupNotFound(f"consumer group {group_name} does not exist")
+        times_max = group.retry_max_times
+        if header.version >= VERSION_RECONSUME_LIMIT and fields.max_reconsume_times is not None:
+            times_max = fields.max_reconsume_times
+        retry = broker.topics.find(fields.topic)
+        is_locked = retry is not None and broker.locks.is_group_locked(
+            group_name, fields.topic, retry.queues, broker.clock.monotonic_ms()
+        )
+        if reconsume_times > times_max or is_locked:
+            dead = broker.topics.ensure(dead_letter_topic(group_name), queues=1, perm=PERM_READ | PERM_WRITE)
+            return dead, 0
+        config = self._sending.topic_for(
+            fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums
+        )
+        return config, self._sending.queue_for(config, fields.queue_id)

@@ -1,0 +1,105 @@
+"""Topics for operators: UPDATE_AND_CREATE_TOPIC (17), 21, 202, 300, 305, 351.
+
+Source: apache/rocketmq broker/.../AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from stratamq.broker.broker import Broker
+from stratamq.broker.topics import TopicConfig, is_system_topic
+from stratamq.protocols.remoting.bodies import MessageQueue, dump, encode_queue_map
+from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
+from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.headers import CreateTopicHeader, HeaderReader, TopicHeader
+from stratamq.protocols.remoting.replies import encode_response
+from stratamq.server.requests.base import Peer, serves
+
+_read_create: Final = HeaderReader(CreateTopicHeader)
+_read_topic: Final = HeaderReader(TopicHeader)
+
+
+class TopicRequests:
+    """Shows and changes topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    def update(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Create or change a topic."""
+        fields = _read_create(header)
+        known = self._broker.topics.find(fields.topic)
+        attributes = dict(known.attributes) if known is not None else {}
+        for change in (fields.attributes or "").split(","):
+            name, _, value = change.strip()[1:].partition("=")
+            if change.strip().startswith("+") and name:
+                attributes[name] = value
+            elif change.strip().startswith("-"):
+                attributes.pop(name, None)
+        self._broker.topics.update(
+            TopicConfig(
+                topic_name=fields.topic,
+                read_queue_nums=fields.read_queue_nums,
+                write_queue_nums=fields.write_queue_nums,
+                perm=fields.perm,
+                topic_filter_type=fields.topic_filter_type or "SINGLE_TAG",
+                topic_sys_flag=fields.topic_sys_flag or 0,
+                order=bool(fields.order),
+                attributes=attributes,
+            )
+        )
+        return encode_response(header, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
+    def all_configs(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Return all topics with their settings."""
+        topics = self._broker.topics
+        answer = dump({**topics.as_json(), "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}})
+        ext = {"totalTopicNum": str(len(topics))}
+        return encode_response(header, ResponseCode.SUCCESS, ext=ext, body=answer.encode())
+
+    @serves(RequestCode.GET_TOPIC_CONFIG)
+    def config(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Return one topic's settings."""
+        found = self._broker.topics.get(_read_topic(header).topic)
+        return encode_response(header, ResponseCode.SUCCESS, body=msgspec.json.encode(found))
+
+    @serves(RequestCode.GET_TOPIC_STATS_INFO)
+    def stats(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Return the offsets of a topic's queues."""
+        broker, topic = self._broker, _read_topic(header).topic
+        config = broker.topics.get(topic)
+        rows = []
+        for queue_id in range(config.write_queue_nums):
+            low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+            last = broker.store.get(topic, queue_id, high - 1, 1) if high > low else None
+            stored_ms = store_time(last.records[0]) if last is not None and last.records else 0
+            row = {"lastUpdateTimestamp": stored_ms, "maxOffset": high, "minOffset": low}
+            rows.append((MessageQueue(topic, broker.config.broker_name, queue_id), row))
+        answer = f'{{"offsetTable":{encode_queue_map(rows)},"topicPutTps":0.0}}'
+        return encode_response(header, ResponseCode.SUCCESS, body=answer.encode())
+
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+    def groups(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Return the groups that consume a topic, now or before."""
+        topic = _read_topic(header).topic
+        found = {*self._broker.consumers.groups_of_topic(topic), *self._broker.offsets.groups_of(topic)}
+        return encode_response(header, ResponseCode.SUCCESS, body=dump({"groupList": sorted(found)}).encode())
+
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    def system_topics(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Return the names of the topics that the broker made for itself."""
+        config = self._broker.config
+        own = {config.cluster_name, config.broker_name}
+        names = [name for name in self._broker.topics.names() if is_system_topic(name) or name in own]
+        return encode_response(header, ResponseCode.SUCCESS, body=dump({"topicList": names}).encode())
+
+
+def store_time(record: memoryview) -> int:
+    """Store time of a record, from its bytes."""
+    at = 68 if record[39] & 0x10 else 56
+    return int.from_bytes(record[at : at + 8], "big", signed=True)
