@@ -10,7 +10,11 @@ offset size field
 16     8    index_msg_timestamp: end time of the newest index file that is on disk
 24     8    master_flushed_offset: on a slave, how far its master had synced
 32     8    confirm_physical_offset: since RocketMQ 5.1.1
+64     60   StrataMQ's own positions, see `Progress`
 ====== ==== ==========================================================================================
+
+RocketMQ writes the first 40 bytes only and leaves the rest as it is. StrataMQ's positions carry a checksum over those 40
+bytes too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
 
 Source: docs/formats/checkpoint.md; apache/rocketmq store/.../StoreCheckpoint.java.
 """
@@ -18,14 +22,43 @@ Source: docs/formats/checkpoint.md; apache/rocketmq store/.../StoreCheckpoint.ja
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratamq.units import Buffer
 
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MARGIN_MS: Final = 3000
 _FIELDS: Final = struct.Struct(">qqqqq")
+_PROGRESS_AT: Final = 64
+_PROGRESS_MAGIC: Final = b"STRATAMQ"
+_PROGRESS_VERSION: Final = 1
+_PROGRESS: Final = struct.Struct(">8siqqqqiiI")
+_CRC: Final = struct.Struct(">I")
+
+
+class Progress(NamedTuple):
+    """How far StrataMQ brought each part to the disk, as exact positions. At byte 64, big-endian:
+
+    magic ``STRATAMQ`` | version i32 = 1 | log_synced i64 | queues_synced i64 | index_synced i64 | index_file i64 |
+    index_count i32 | queue_count i32 | queues_fingerprint u32 | CRC-32 u32 over bytes 0-39 and all of this before it
+    """
+
+    log_synced: int
+    """Commit-log bytes below this physical offset are on the disk."""
+    queues_synced: int
+    """Records below this physical offset have their consume-queue units on the disk."""
+    index_synced: int
+    """Records below this physical offset are in the index on the disk."""
+    index_file: int
+    """Name of the newest index file as a number; 0 when there is none."""
+    index_count: int
+    """Entries of that file below this number are on the disk."""
+    queue_count: int
+    """How many consume queues had units."""
+    queues_fingerprint: int
+    """CRC over their names (and ends, after a clean stop)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +82,7 @@ class Checkpoint:
         return min(self.min_timestamp, self.index_msg_timestamp)
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+def encode_checkpoint(checkpoint: Checkpoint, progress: Progress | None = None) -> bytes:
     """The whole 4096-byte file."""
     head = _FIELDS.pack(
         checkpoint.physic_msg_timestamp,
@@ -58,7 +91,11 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         checkpoint.master_flushed_offset,
         checkpoint.confirm_physical_offset,
     )
-    return head.ljust(CHECKPOINT_BYTES, b"\0")
+    if progress is None:
+        return head.ljust(CHECKPOINT_BYTES, b"\0")
+    own = _PROGRESS.pack(_PROGRESS_MAGIC, _PROGRESS_VERSION, *progress)
+    crc = _CRC.pack(zlib.crc32(own, zlib.crc32(head)))
+    return (head.ljust(_PROGRESS_AT, b"\0") + own + crc).ljust(CHECKPOINT_BYTES, b"\0")
 
 
 def decode_checkpoint(data: Buffer) -> Checkpoint:
@@ -71,3 +108,16 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
         master_flushed_offset=max(0, master),
         confirm_physical_offset=max(0, confirm),
     )
+
+
+def decode_progress(data: Buffer) -> Progress | None:
+    """StrataMQ's own positions; None when there are none, or when somebody else changed the checkpoint since."""
+    crc_at = _PROGRESS_AT + _PROGRESS.size
+    if len(data) < crc_at + _CRC.size:
+        return None
+    magic, version, *fields = _PROGRESS.unpack_from(data, _PROGRESS_AT)
+    if magic != _PROGRESS_MAGIC or version != _PROGRESS_VERSION:
+        return None
+    with memoryview(data) as view:
+        crc = zlib.crc32(view[_PROGRESS_AT:crc_at], zlib.crc32(view[: _FIELDS.size]))
+    return Progress(*fields) if crc == _CRC.unpack_from(data, crc_at)[0] else None

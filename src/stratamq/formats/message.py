@@ -118,6 +118,11 @@ def head_bytes(sys_flag: int) -> int:
     return _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS].size
 
 
+def head_struct(sys_flag: int) -> struct.Struct:
+    """The fixed fields, up to and with the body length, of records with this sys flag's host kinds."""
+    return _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A decoded commit-log record. ``properties`` is the property string as stored."""

@@ -113,5 +113,33 @@ class Arrival(NamedTuple):
     tags_codes: Sequence[int]
 
 
+class QueryResult(NamedTuple):
+    """Records found by key, in the order of the log, and how far the index goes."""
+
+    records: Sequence[memoryview]
+    index_last_update_timestamp: int
+    index_last_update_physical_offset: int
+
+
+class StoreStatus(NamedTuple):
+    """The store's positions and state at one moment.
+
+    ``min_physical_offset`` <= ``flushed_physical_offset`` <= ``max_physical_offset``; what is appended but not
+    committed is ``pending_bytes`` more. ``failure`` is empty while the store takes writes, else it says why not.
+    ``index_behind`` tells that keys of the newest records are missing from the index until the disk has room again.
+    """
+
+    min_physical_offset: int
+    max_physical_offset: int
+    flushed_physical_offset: int
+    pending_bytes: int
+    commit_log_files: int
+    queues: int
+    last_store_timestamp: int
+    is_writable: bool
+    index_behind: bool
+    failure: str = ""
+
+
 Progress = Callable[[str, int, int], None]
 """Called now and then during long work: what is being done, done so far, total (same unit)."""

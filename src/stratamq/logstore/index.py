@@ -1,0 +1,207 @@
+"""The index: messages found by key and time. Derived data, built in bulk behind the log.
+
+Rows wait in memory, at most `ROWS_MAX` of them, and go into the file together: when enough wait, before a query, at
+each tick and at close. A row lost in a crash is found again, because recovery indexes from the last synced position on.
+
+When the disk is full, indexing stops (`behind_from` says where) and messages go on being stored; `LogStore` catches up
+from the log when there is room again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+
+from stratamq.clock import Clock
+from stratamq.config import StoreConfig
+from stratamq.errors import StrayFile
+from stratamq.files.filesystem import FileSystem
+from stratamq.formats.checkpoint import Checkpoint, Progress
+from stratamq.formats.java import index_key_hash, index_key_hashes
+from stratamq.logstore.batch import IndexRow
+from stratamq.logstore.commit_log import SyncWork
+from stratamq.logstore.dispatch import index_keys
+from stratamq.logstore.index_file import IndexFile
+
+ROWS_MAX: Final = 4096
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_NAME_DIGITS: Final = 17
+_logger = logging.getLogger(__name__)
+
+
+class Index:
+    """All index files of a store. Not thread-safe."""
+
+    def __init__(self, fs: FileSystem, directory: str, config: StoreConfig, clock: Clock) -> None:
+        self.directory = directory
+        self._fs = fs
+        self._clock = clock
+        self._slots = config.index_slots
+        self._entries = config.index_entries
+        self.files: list[IndexFile] = []
+        self._rows: list[IndexRow] = []
+        self._unsynced: dict[str, IndexFile] = {}
+        self._directory_unsynced = False
+        self.behind_from: int | None = None
+        """Records from this physical offset on are not indexed, because the disk was full; None when all are."""
+        self.position = 0
+        """Records below this physical offset are indexed or waiting in memory to be."""
+
+    def load(self) -> None:
+        """Open the files. Raises StrayFile, BadLength, OSError."""
+        if self._fs.stat(self.directory) is None:
+            self._fs.make_directory(self.directory)
+        for name in self._fs.list(self.directory):
+            path = os.path.join(self.directory, name)
+            if not (name.isascii() and name.isdigit()):
+                raise StrayFile(path, f"index files are named by {_NAME_DIGITS} digits")
+            found = self._fs.stat(path)
+            if found is not None and found.is_file and found.size == 0:
+                self._fs.remove(path)  # a crash between creation and sizing
+                continue
+            self.files.append(IndexFile(self._fs, path, self._slots, self._entries))
+
+    def recover(self, checkpoint: Checkpoint, progress: Progress | None, *, clean: bool, log_min: int) -> int:
+        """Keep what is known to be on the disk.
+
+        Returns the physical offset from which records must be indexed again.
+        """
+        if progress is not None:
+            kept = [f for f in self.files if int(os.path.basename(f.path)) <= progress.index_file]
+            for file in self.files[len(kept) :]:
+                self._remove(file)
+            if not kept or int(os.path.basename(kept[-1].path)) != progress.index_file:
+                return max(log_min, self._end()) if kept else log_min
+            if not clean or kept[-1].header.index_count != progress.index_count:
+                kept[-1].repair(progress.index_count)
+                self._unsynced[kept[-1].path] = kept[-1]
+            return max(log_min, progress.index_synced)
+        if not clean:
+            for file in [f for f in self.files if f.header.end_timestamp > checkpoint.index_msg_timestamp]:
+                self._remove(file)
+        return max(log_min, self._end())
+
+    def _end(self) -> int:
+        """Behind the newest record that is indexed: its own offset plus one."""
+        return self.files[-1].header.end_physical_offset + 1 if self.files else 0
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self._fs.remove(file.path)
+        self.files.remove(file)
+        self._unsynced.pop(file.path, None)
+        self._directory_unsynced = True
+
+    def add(self, rows: list[IndexRow], position: int) -> None:
+        """Take the rows of all records below ``position``. Costs next to nothing until `ROWS_MAX` wait."""
+        if self.behind_from is not None:
+            return
+        self._rows += rows
+        self.position = position
+        if len(self._rows) >= ROWS_MAX:
+            self.write_rows()
+
+    def write_rows(self) -> None:
+        """Put the waiting rows into the files.
+
+        A full disk is not an error: see ``behind_from``. Raises other OSError.
+        """
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        try:
+            self._put(rows)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            newest = self.files[-1].header.end_physical_offset if self.files else 0
+            self.behind_from = self.position = max(rows[0][2], newest)
+            _logger.error(
+                "no space left for the index: messages from physical offset %d on cannot be found by key until there is "
+                "room again; storing goes on",
+                self.behind_from,
+            )
+
+    def _put(self, rows: Iterable[IndexRow]) -> None:
+        pairs: list[tuple[str, str]] = []
+        offsets: list[int] = []
+        times: list[int] = []
+        for topic, properties, physical_offset, store_timestamp in rows:
+            for key in index_keys(properties):
+                pairs.append((topic, key))
+                offsets.append(physical_offset)
+                times.append(store_timestamp)
+        if not pairs:
+            return
+        hash_array = np.array(index_key_hashes(pairs), dtype=np.int64)
+        offset_array = np.array(offsets, dtype=np.int64)
+        time_array = np.array(times, dtype=np.int64)
+        start = 0
+        while start < len(pairs):
+            file = self._file_with_room()
+            end = min(start + file.room, len(pairs))
+            file.reserve(end - start)
+            file.put(hash_array[start:end], offset_array[start:end], time_array[start:end])
+            self._unsynced[file.path] = file
+            start = end
+
+    def _file_with_room(self) -> IndexFile:
+        if self.files and self.files[-1].room:
+            return self.files[-1]
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1000)  # noqa: DTZ006 - RocketMQ names files in local time
+        name = int(now.strftime("%Y%m%d%H%M%S%f")[:_NAME_DIGITS])
+        if self.files:
+            name = max(name, int(os.path.basename(self.files[-1].path)) + 1)
+        path = os.path.join(self.directory, f"{name:0{_NAME_DIGITS}d}")
+        file = IndexFile(self._fs, path, self._slots, self._entries, create=True)
+        if self.files:
+            file.begin_after(self.files[-1].header)
+        self.files.append(file)
+        self._directory_unsynced = True
+        return file
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> list[int]:
+        """Physical offsets of records that may carry the key (hashes can collide), newest first."""
+        self.write_rows()
+        key_hash = index_key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            header = file.header
+            if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
+                found += file.find(key_hash, begin_ms - 999, end_ms, max_count - len(found))
+            if len(found) >= max_count or header.begin_timestamp < begin_ms:
+                break
+        return found
+
+    @property
+    def newest(self) -> tuple[int, int, int, int]:
+        """Name of the newest file as a number, its next free entry, and time and offset of its last record; zeros."""
+        if not self.files:
+            return 0, 0, 0, 0
+        header = self.files[-1].header
+        name = int(os.path.basename(self.files[-1].path))
+        return name, header.index_count, header.end_timestamp, header.end_physical_offset
+
+    def count_below(self, physical_offset: int) -> int:
+        """Number of the newest file's first entry whose record is not below ``physical_offset``."""
+        return self.files[-1].count_below(physical_offset) if self.files else 0
+
+    def take_sync_work(self) -> SyncWork:
+        """What must be synced now; it counts as clean from here on, so a failure of that sync must fail the store."""
+        paths = list(self._unsynced)
+        self._unsynced.clear()
+        directories = [self.directory] if self._directory_unsynced else []
+        self._directory_unsynced = False
+        return SyncWork(paths, directories)
+
+    def close(self) -> None:
+        """Close all files. What waits in memory is dropped: call `write_rows` before."""
+        self._rows.clear()
+        for file in self.files:
+            file.close()

@@ -1,0 +1,78 @@
+"""Names in a store directory and the checks that its files are what they are called.
+
+Shape: docs/formats/store-directory.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from stratamq.errors import BadLength, StrayFile
+from stratamq.files.filesystem import FileSystem
+
+COMMIT_LOG: Final = "commitlog"
+CONSUME_QUEUE: Final = "consumequeue"
+BATCH_CONSUME_QUEUE: Final = "batchconsumequeue"
+INDEX: Final = "index"
+CONFIG: Final = "config"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"
+
+NAME_DIGITS: Final = 20
+TOPIC_BYTES_MAX: Final = 127
+RETRY_TOPIC_BYTES_MAX: Final = 255
+RETRY_PREFIX: Final = "%RETRY%"
+QUEUE_ID_MAX: Final = 2**31 - 1
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def stream_file_name(base: int) -> str:
+    """Name of the file that begins at byte ``base`` of its stream: 20 digits."""
+    return f"{base:020d}"
+
+
+def is_topic_name(topic: str) -> bool:
+    """Whether ``topic`` may name a topic, and so a directory: RocketMQ's characters, at most 127 bytes (retry: 255)."""
+    longest = RETRY_TOPIC_BYTES_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_BYTES_MAX
+    return len(topic) <= longest and _TOPIC.match(topic) is not None
+
+
+def list_stream_files(fs: FileSystem, directory: str, file_bytes: int, *, setting: str) -> list[int]:
+    """Bases of the files of one stream, in order, after checking names, lengths and that none is missing between.
+
+    Sub-directories are left alone. A last file of length 0 (a crash between creation and sizing) is removed.
+
+    Raises:
+        StrayFile: A name that is no base offset, or a base that no file of this length can have.
+        BadLength: A file has another length than ``setting`` says, or a file is missing between two.
+    """
+    bases: list[int] = []
+    names = [n for n in fs.list(directory) if not _is_directory(fs, os.path.join(directory, n))]
+    for name in names:
+        path = os.path.join(directory, name)
+        if len(name) != NAME_DIGITS or not name.isascii() or not name.isdigit():
+            raise StrayFile(path, f"files here are named by {NAME_DIGITS} digits")
+        base = int(name)
+        found = fs.stat(path)
+        size = found.size if found is not None else 0
+        if size == 0 and name == names[-1]:
+            fs.remove(path)
+            continue
+        if size != file_bytes:
+            hint = f"is {setting} set to what this store was made with?"
+            raise BadLength(path, 0, f"a file of {file_bytes} bytes", f"{size} bytes", hint=hint)
+        if base % file_bytes:
+            raise StrayFile(path, f"no file of {file_bytes} bytes begins at byte {base}")
+        if bases and base != bases[-1] + file_bytes:
+            missing = os.path.join(directory, stream_file_name(bases[-1] + file_bytes))
+            raise BadLength(missing, 0, f"a file of {file_bytes} bytes", "no file", hint=f"the next one is {path}")
+        bases.append(base)
+    return bases
+
+
+def _is_directory(fs: FileSystem, path: str) -> bool:
+    found = fs.stat(path)
+    return found is not None and found.is_directory

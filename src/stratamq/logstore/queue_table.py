@@ -1,0 +1,155 @@
+"""All consume queues of a store: found by (topic, queue id), written per batch, synced a bounded number at a time."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+from stratamq.files.filesystem import FileSystem
+from stratamq.files.handles import HandleCache
+from stratamq.logstore import layout
+from stratamq.logstore.commit_log import SyncWork
+from stratamq.logstore.consume_queue import QUEUE_DIRECTORY, ConsumeQueue
+from stratamq.logstore.types import Arrival, QueueKey
+
+SYNC_FILES_MAX: Final = 256
+"""Consume-queue files synced in one round, so that a round takes a bounded time with ten thousand queues."""
+
+
+class QueueTable(dict[tuple[str, int], ConsumeQueue]):
+    """Consume queues by (topic, queue id)."""
+
+    def __init__(self, fs: FileSystem, directory: str, file_bytes: int, handles: HandleCache) -> None:
+        super().__init__()
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._fs = fs
+        self._handles = handles
+        self.unwritten: list[ConsumeQueue] = []
+        """Queues with pending units that could not be written for lack of space."""
+        self.unwritten_from = 0
+        """While there are such queues: no unit of a record below this physical offset is missing."""
+        self._unsettled: list[ConsumeQueue] = []
+        self._settled_count = 0
+        self._settled_print = 0
+        self.dirty: dict[str, tuple[int, int]] = {}
+        """Files with unsynced units, oldest first: path -> (physical offset, store time) of the first such record."""
+        self._new_directories: dict[str, None] = {}
+        self._kept_arrivals: list[Arrival] = []
+
+    def load(self) -> None:
+        """Find the queues on disk; their ends are not looked for yet. Raises StrayFile, BadLength."""
+        if self._fs.stat(self.directory) is None:
+            self._fs.make_directory(self.directory)
+        for topic in self._fs.list(self.directory):
+            if not layout.is_topic_name(topic):
+                continue
+            topic_directory = os.path.join(self.directory, topic)
+            found = self._fs.stat(topic_directory)
+            if found is None or not found.is_directory:
+                continue
+            for name in self._fs.list(topic_directory):
+                if QUEUE_DIRECTORY.match(name) is None:
+                    continue
+                path = os.path.join(topic_directory, name)
+                bases = layout.list_stream_files(self._fs, path, self.file_bytes, setting="mappedFileSizeConsumeQueue")
+                self._add(QueueKey(topic, int(name)), bases)
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made in memory when it is new. The caller has checked the topic's name."""
+        queue = self.get((topic, queue_id))
+        return queue if queue is not None else self._add(QueueKey(topic, queue_id), [])
+
+    def _add(self, key: QueueKey, bases: list[int]) -> ConsumeQueue:
+        directory = os.path.join(self.directory, key.topic, str(key.queue_id))
+        queue = ConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
+        self[key] = queue
+        self._unsettled.append(queue)
+        return queue
+
+    def write(self, queues: Iterable[ConsumeQueue], physical_offset: int, store_timestamp: int) -> list[Arrival]:
+        """Write the pending units of ``queues``, whose first unsynced record is at or behind the given position.
+
+        Raises OSError at the first failure. What is left is then in ``unwritten``, the arrivals of what was written
+        are kept, and `retry` goes on with both.
+        """
+        arrivals: list[Arrival] = []
+        waiting = list(queues)
+        for number, queue in enumerate(waiting):
+            files_before = len(queue.bases)
+            try:
+                touched = queue.write_pending()
+            except OSError:
+                self.unwritten = waiting[number:]
+                self.unwritten_from = physical_offset
+                self._kept_arrivals = arrivals
+                self._note_created(queue, files_before)
+                for base in queue.bases[-2:]:
+                    self.dirty.setdefault(queue.path_of(base), (physical_offset, store_timestamp))
+                raise
+            for base in touched:
+                path = queue.path_of(base)
+                if path not in self.dirty:
+                    self.dirty[path] = (physical_offset, store_timestamp)
+            if len(queue.bases) != files_before:
+                self._note_created(queue, files_before)
+            arrivals.append(Arrival(queue.key, queue.written_offset, queue.codes))
+            queue.codes = []
+        return arrivals
+
+    def retry(self, store_timestamp: int) -> list[Arrival]:
+        """Write what could not be written before. Raises OSError when it still cannot."""
+        waiting, self.unwritten = self.unwritten, []
+        kept, self._kept_arrivals = self._kept_arrivals, []
+        try:
+            return kept + self.write(waiting, self.unwritten_from, store_timestamp)
+        except OSError:
+            self._kept_arrivals = kept + self._kept_arrivals
+            raise
+
+    def _note_created(self, queue: ConsumeQueue, files_before: int) -> None:
+        self._new_directories[queue.directory] = None
+        if not files_before:
+            self._new_directories[os.path.dirname(queue.directory)] = None
+            self._new_directories[self.directory] = None
+
+    def take_sync_work(self, *, everything: bool = False) -> SyncWork:
+        """The oldest dirty files (`SYNC_FILES_MAX` at most, or all of them) to be synced now; they count as clean from
+        here on, so a failure of that sync must fail the store."""
+        paths = list(self.dirty) if everything else list(self.dirty)[:SYNC_FILES_MAX]
+        for path in paths:
+            del self.dirty[path]
+        directories = list(self._new_directories)
+        self._new_directories.clear()
+        return SyncWork(paths, directories)
+
+    def settle(self, physical_offset: int) -> tuple[int, int]:
+        """How many queues hold units of records below ``physical_offset``, and a number that stands for which.
+
+        The offset must not go back from call to call. Cost: nothing for queues that were counted before.
+        """
+        if self._unsettled:
+            waiting = []
+            for queue in self._unsettled:
+                if queue.first_physical_offset < physical_offset:
+                    self._settled_count += 1
+                    self._settled_print += name_print(queue)
+                else:
+                    waiting.append(queue)
+            self._unsettled = waiting
+        return self._settled_count, self._settled_print & 0xFFFFFFFF
+
+    def prints_with_ends(self) -> tuple[int, int]:
+        """Like `settle` for all queues, and taking in where each begins and ends: what a clean stop leaves behind."""
+        filled = [queue for queue in self.values() if queue.bases]
+        return len(filled), sum(name_print(queue, with_ends=True) for queue in filled) & 0xFFFFFFFF
+
+
+def name_print(queue: ConsumeQueue, *, with_ends: bool = False) -> int:
+    """A number that stands for a queue's name, or for its name, begin and end; of many they are added up."""
+    text = f"{queue.key.topic}/{queue.key.queue_id}"
+    if with_ends:
+        text += f" {queue.bases[0]} {queue.written_offset}"
+    return zlib.crc32(text.encode())

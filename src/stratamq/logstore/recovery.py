@@ -1,0 +1,337 @@
+"""Recovery: from the files of a store directory to a commit log whose end is known, and queues and index that fit it.
+
+Numbered passes, each safe to run twice, with the directory's lock held:
+
+1. list and check the commit-log files;
+2. list and check the consume-queue files;
+3. read the checkpoint;
+4. decide up to where data is known to be on the disk, and where to begin;
+5. cut the queues back to what is known, find the index's end;
+6. walk the log from there: check every record, put what is missing into queues and index;
+7. end the log at the first bad record, or report corruption when that lies below what is known to be good;
+8. rebuild queues that did not fit, from the beginning of the log;
+9. set the queues' lowest offsets; bring everything to the disk and write a checkpoint.
+
+Which record ends the log and which is corruption, and why: docs/design/recovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from stratamq.config import StoreConfig
+from stratamq.errors import BadLength
+from stratamq.files.filesystem import FileSystem
+from stratamq.formats.checkpoint import Checkpoint, Progress
+from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
+from stratamq.formats.message import SYS_INNER_BATCH, SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
+from stratamq.logstore import layout
+from stratamq.logstore.batch import IndexRow
+from stratamq.logstore.commit_log import CommitLog
+from stratamq.logstore.consume_queue import ConsumeQueue
+from stratamq.logstore.dispatch import unit_tags_code
+from stratamq.logstore.index import Index
+from stratamq.logstore.queue_table import QueueTable, name_print
+from stratamq.logstore.scan import Scanned, Stop, Walk, corruption, first_store_timestamp, next_good_record
+from stratamq.logstore.types import Progress as ReportProgress
+
+_WRITE_EVERY: Final = 100_000
+"""Records dispatched between two writes of the queues, which bounds memory."""
+_REPORT_EVERY: Final = 20_000
+_EVERYTHING: Final = 2**63 - 1
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What recovery works on."""
+
+    fs: FileSystem
+    directory: str
+    config: StoreConfig
+    log: CommitLog
+    queues: QueueTable
+    index: Index | None
+    delay_levels: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did."""
+
+    clean: bool = True
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    cut_bytes: int = 0
+    cut_because: str = ""
+    rebuilt_queues: list[str] = field(default_factory=list)
+    last_store_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Where to begin and what is known."""
+
+    known_good: int
+    """Bytes below this were synced: a bad record there is corruption."""
+    index_from: int
+    """Records below this are in the index."""
+    start: int
+    """Where the walk begins."""
+    verify_from: int
+    """Where it begins to compare checksums."""
+    from_first: bool
+    """The walk begins with the oldest record, so a queue that is empty may begin anywhere."""
+
+
+def recover(
+    parts: Parts,
+    checkpoint: Checkpoint | None,
+    progress: Progress | None,
+    *,
+    clean: bool,
+    report: ReportProgress | None = None,
+) -> RecoveryReport:
+    """Run passes 4 to 9 (the caller has loaded what `parts` holds). Raises CorruptionError, OSError."""
+    result = RecoveryReport(clean=clean)
+    plan = _decide(parts, checkpoint or Checkpoint(), progress, clean=clean)
+    result.start = plan.start
+    dispatcher = _Dispatcher(parts, plan, result)
+    walk = Walk(parts.log, plan.start, verify_from=plan.verify_from if parts.config.check_crc_on_recovery else None)
+    total = parts.log.bases[-1] + parts.log.file_bytes - plan.start if parts.log.bases else 0
+    for scanned in walk:
+        dispatcher.add(scanned)
+        if report is not None and result.records % _REPORT_EVERY == 0:
+            report("checking the commit log", scanned.physical_offset - plan.start, total)
+    dispatcher.finish(walk.position)
+    _end_log(parts, walk, checkpoint or Checkpoint(), progress, plan, result)
+    if dispatcher.broken:
+        _rebuild(parts, dispatcher, result, report)
+    for queue in parts.queues.values():
+        if queue.max_physical_offset > result.end:
+            queue.truncate(result.end)
+        queue.visible_offset = queue.next_offset = queue.written_offset
+        queue.correct_min_offset(parts.log.min_offset)
+    if report is not None:
+        report("checking the commit log", total, total)
+    return result
+
+
+def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, clean: bool) -> _Plan:
+    """Passes 4 and 5."""
+    log = parts.log
+    low = log.min_offset
+    if progress is not None:
+        known_good = progress.log_synced
+        queues_from = max(low, progress.queues_synced)
+        _check_reaches(log, queues_from)
+        verify_from = queues_from if clean else max(low, log.base_of(queues_from))
+    else:
+        known_good = 0
+        queues_from = verify_from = _file_to_begin_with(parts, checkpoint, clean=clean)
+    for queue in parts.queues.values():
+        queue.truncate(_EVERYTHING if clean else queues_from)
+    if progress is None and clean:
+        verify_from = _file_behind_queues(parts)
+    start, index_from = verify_from, _EVERYTHING
+    if parts.index is not None:
+        index_from = parts.index.recover(checkpoint, progress, clean=clean, log_min=low)
+        if progress is None and clean and parts.index.files:
+            index_from = max(index_from, start)
+        if index_from < start:
+            exact = progress is not None and index_from == progress.index_synced
+            start = index_from if exact else max(low, log.base_of(index_from))
+    if log.bases and not _queues_are_complete(parts.queues, progress, clean=clean):
+        _logger.warning("consume queues are missing in %s: reading the whole commit log", parts.directory)
+        start = low
+    return _Plan(known_good, index_from, start, verify_from, start <= low)
+
+
+def _check_reaches(log: CommitLog, position: int) -> None:
+    """The log must have files up to ``position``, which the checkpoint knows to be on the disk."""
+    base = log.base_of(position)
+    files_end = log.bases[-1] + log.file_bytes if log.bases else 0
+    if base not in log.bases and position != files_end:
+        raise BadLength(
+            log.path_of(base),
+            0,
+            f"a file of {log.file_bytes} bytes, because {position} bytes were synced",
+            "no file",
+            hint="put it back, or remove the file `checkpoint` to go on without those messages",
+        )
+
+
+def _file_to_begin_with(parts: Parts, checkpoint: Checkpoint, *, clean: bool) -> int:
+    """The newest file whose first record is old enough that the checkpoint vouches for all before it."""
+    log = parts.log
+    limit = checkpoint.min_timestamp if parts.index is None else checkpoint.min_timestamp_index
+    if clean:
+        limit = _EVERYTHING
+    for base in reversed(log.bases):
+        timestamp = first_store_timestamp(log, base)
+        if timestamp is not None and timestamp <= limit:
+            return base
+    return log.min_offset
+
+
+def _file_behind_queues(parts: Parts) -> int:
+    """After a clean stop of RocketMQ: the newest file with a good first record whose unit is there."""
+    log = parts.log
+    dispatched = max((queue.max_physical_offset for queue in parts.queues.values()), default=-1)
+    for base in reversed(log.bases):
+        if base <= dispatched and first_store_timestamp(log, base) is not None:
+            return base
+    return log.min_offset
+
+
+def _queues_are_complete(queues: QueueTable, progress: Progress | None, *, clean: bool) -> bool:
+    if not any(queue.bases for queue in queues.values()):
+        return False
+    if progress is None:
+        return True
+    known = (progress.queue_count, progress.queues_fingerprint)
+    if clean:
+        return known == queues.prints_with_ends()
+    older = [q for q in queues.values() if q.first_physical_offset < progress.queues_synced]
+    return known == (len(older), sum(map(name_print, older)) & 0xFFFFFFFF)
+
+
+class _Dispatcher:
+    """Puts scanned records into queues and index where they are not yet."""
+
+    def __init__(
+        self, parts: Parts, plan: _Plan, result: RecoveryReport, only: set[ConsumeQueue] | None = None
+    ) -> None:
+        self._parts = parts
+        self._plan = plan
+        self._result = result
+        self._only = only
+        self._touched: dict[ConsumeQueue, None] = {}
+        self._rows: list[IndexRow] = []
+        self._other_topics = _batch_queue_topics(parts)
+        self.broken: dict[ConsumeQueue, None] = {}
+        """Queues that do not fit the log and must be rebuilt."""
+
+    def add(self, scanned: Scanned) -> None:
+        self._result.records += 1
+        self._result.last_store_timestamp = scanned.store_timestamp
+        if scanned.is_queued and not scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._other_topics:
+            queue = self._parts.queues.open(scanned.topic, scanned.queue_id)
+            end = scanned.physical_offset + scanned.size
+            if queue not in self.broken and (self._only is None or queue in self._only):
+                if end > queue.max_physical_offset:
+                    self._dispatch(queue, scanned, end)
+                elif scanned.queue_offset < queue.first_offset:
+                    self.broken[queue] = None  # the queue's first files are gone, the log's are not
+        if self._is_indexed(scanned):
+            self._rows.append((scanned.topic, scanned.properties, scanned.physical_offset, scanned.store_timestamp))
+        if self._result.records % _WRITE_EVERY == 0:
+            self.finish(scanned.physical_offset + scanned.size)
+
+    def _is_indexed(self, scanned: Scanned) -> bool:
+        if self._parts.index is None or self._only is not None or scanned.physical_offset < self._plan.index_from:
+            return False
+        return bool(scanned.properties) and scanned.sys_flag & SYS_TRANSACTION_MASK != SYS_TRANSACTION_ROLLBACK
+
+    def _dispatch(self, queue: ConsumeQueue, scanned: Scanned, end: int) -> None:
+        offset = scanned.queue_offset
+        if offset != queue.next_offset and not self._align(queue, offset):
+            self.broken[queue] = None
+            return
+        code = unit_tags_code(scanned.topic, scanned.properties, scanned.store_timestamp, self._parts.delay_levels)
+        queue.pending += UNIT.pack(scanned.physical_offset, scanned.size, code)
+        queue.next_offset = offset + 1
+        queue.max_physical_offset = end
+        self._touched[queue] = None
+
+    def _align(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Make the queue's end fit a record that does not follow it. False: the queue must be rebuilt first."""
+        empty = not queue.bases and not queue.pending
+        if self._plan.from_first and empty:
+            queue.begin_at(offset)
+            return True
+        if not self._plan.from_first:
+            return False
+        if offset > queue.next_offset:  # offsets were skipped: keep unit number and queue offset in step
+            queue.pending += PREFILL_UNIT * (offset - queue.next_offset)
+            queue.next_offset = offset
+            return True
+        _logger.warning("queue %s begins anew at %d: the topic was deleted and made again", queue.key, offset)
+        self._write([queue])
+        queue.rewind(offset)
+        return True
+
+    def finish(self, position: int) -> None:
+        """Write what is collected."""
+        self._write(list(self._touched))
+        self._touched.clear()
+        if self._parts.index is not None and self._only is None:
+            self._parts.index.add(self._rows, position)
+        self._rows = []
+
+    def _write(self, queues: list[ConsumeQueue]) -> None:
+        self._parts.queues.write(queues, self._plan.start, self._result.last_store_timestamp)
+
+
+def _batch_queue_topics(parts: Parts) -> frozenset[str]:
+    """Topics whose queues RocketMQ keeps in another form, which is left alone."""
+    directory = os.path.join(parts.directory, layout.BATCH_CONSUME_QUEUE)
+    return frozenset(parts.fs.list(directory)) if parts.fs.stat(directory) is not None else frozenset()
+
+
+def _end_log(
+    parts: Parts, walk: Walk, checkpoint: Checkpoint, progress: Progress | None, plan: _Plan, result: RecoveryReport
+) -> None:
+    """Pass 7: where the log ends; what stands behind is made zero."""
+    log = parts.log
+    result.end = end = walk.position
+    if end < plan.known_good:
+        stop = walk.stop
+        hint = "data that was synced is damaged or missing; nothing was changed"
+        if stop is not None:
+            raise corruption(log, stop, hint)
+        path = log.path_of(log.base_of(end))
+        raise BadLength(path, end - log.base_of(end), f"a log up to {plan.known_good}", f"its end at {end}", hint=hint)
+    if walk.stop is not None and progress is None:
+        _refuse_lost_records(parts, walk.stop, checkpoint, clean=result.clean)
+    result.cut_bytes = log.zero_from(end)
+    if result.cut_bytes and walk.stop is not None:
+        result.cut_because = f"{walk.stop.flaw.kind}: expected {walk.stop.flaw.expected}, found {walk.stop.flaw.found}"
+        _logger.warning(
+            "the commit log ends at %d (%s); %d bytes behind that were never acknowledged as synced and are erased",
+            end,
+            result.cut_because,
+            result.cut_bytes,
+        )
+
+
+def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, clean: bool) -> None:
+    """Without exact positions: good records behind a bad one that must have been on the disk mean corruption."""
+    later = next_good_record(parts.log, stop.physical_offset)
+    if later is None:
+        return
+    known = checkpoint.physic_msg_timestamp
+    in_later_file = parts.log.base_of(later.physical_offset) > parts.log.base_of(stop.physical_offset)
+    if clean or later.store_timestamp <= known or (in_later_file and not known):
+        hint = f"good records follow, the first at physical offset {later.physical_offset}; nothing was changed"
+        raise corruption(parts.log, stop, hint)
+
+
+def _rebuild(parts: Parts, first: _Dispatcher, result: RecoveryReport, report: ReportProgress | None) -> None:
+    """Pass 8: queues that did not fit are made anew from the whole log."""
+    low = parts.log.min_offset
+    for queue in first.broken:
+        _logger.warning("consume queue %s does not fit the commit log and is rebuilt", queue.key)
+        queue.destroy()
+        result.rebuilt_queues.append(f"{queue.key.topic}/{queue.key.queue_id}")
+    plan = _Plan(0, _EVERYTHING, low, low, from_first=True)
+    dispatcher = _Dispatcher(parts, plan, RecoveryReport(), set(first.broken))
+    for scanned in Walk(parts.log, low, verify_from=None, stop_at=result.end):
+        dispatcher.add(scanned)
+        if report is not None and scanned.physical_offset % 1024 == 0:
+            report("rebuilding consume queues", scanned.physical_offset - low, result.end - low)
+    dispatcher.finish(result.end)

@@ -1,0 +1,592 @@
+"""The log store: one commit log for all topics, a consume queue per (topic, queue id), an index, a checkpoint.
+
+One owner: every method but `LogStore.sync` and `LogStore.sync_checkpoint` is called from one thread. Appending collects
+a batch in memory; `commit` writes it; `sync` brings it to the disk and may run in another thread; `synced` is told so.
+With SYNC_FLUSH consumers see a message only after its sync, with ASYNC_FLUSH after its commit.
+
+    appended = store.append(messages)       # nothing on disk yet
+    token = store.commit()                  # one write per file; queues and index follow
+    store.sync(token)                       # fdatasync, in any thread
+    arrivals = store.synced(token)          # now durable, now visible
+
+How writes can fail and what then holds: docs/design/write-path.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from stratamq.clock import Clock
+from stratamq.config import FlushMode, StoreConfig
+from stratamq.errors import StoreClosed, StoreError, StoreFailed, StoreFull
+from stratamq.files.durable import write_file
+from stratamq.files.filesystem import FileSystem, LocalFileSystem
+from stratamq.files.handles import HandleCache
+from stratamq.formats.checkpoint import Checkpoint
+from stratamq.formats.checkpoint import Progress as SyncedProgress
+from stratamq.logstore import layout
+from stratamq.logstore.batch import Batch
+from stratamq.logstore.checkpoints import CheckpointFile
+from stratamq.logstore.commit_log import CommitLog, SyncWork
+from stratamq.logstore.consume_queue import ConsumeQueue
+from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
+from stratamq.logstore.index import NO_SPACE, Index
+from stratamq.logstore.lock import StoreLock
+from stratamq.logstore.queries import QUERY_MAX, catch_up, find_by_key, record_view
+from stratamq.logstore.queue_table import QueueTable
+from stratamq.logstore.reader import ReadLimits, offset_by_time, read_queue, store_timestamp_at
+from stratamq.logstore.recovery import Parts, RecoveryReport, recover
+from stratamq.logstore.types import (
+    Appended,
+    Arrival,
+    GetResult,
+    GetStatus,
+    Message,
+    Progress,
+    QueryResult,
+    QueueKey,
+    StoreStatus,
+)
+
+CATCH_UP_BYTES: Final = 16 * 1024 * 1024
+"""Log bytes indexed per checkpoint round while the index is behind."""
+_logger = logging.getLogger(__name__)
+
+
+class CommitToken(NamedTuple):
+    """What one commit wrote.
+
+    ``work`` covers everything unsynced, older commits too. ``arrivals`` is for ASYNC_FLUSH.
+    """
+
+    end: int
+    last_store_timestamp: int
+    work: SyncWork
+    arrivals: Sequence[Arrival] = ()
+
+
+class CheckpointToken(NamedTuple):
+    """What one round of queue and index syncs brings to the disk, and the checkpoint that is true after it."""
+
+    work: SyncWork
+    checkpoint: Checkpoint
+    progress: SyncedProgress
+
+
+class LogStore:
+    """An open store. See the module's text; make one with `LogStore.open`."""
+
+    def __init__(self, parts: Parts, *, clock: Clock, store_host: bytes, lock: StoreLock, handles: HandleCache) -> None:
+        self.directory = parts.directory
+        self.config = parts.config
+        self.recovery = RecoveryReport()
+        self._fs = parts.fs
+        self._lock = lock
+        self._handles = handles
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._parts = parts
+        self._checkpoint = CheckpointFile(parts.fs, os.path.join(parts.directory, layout.CHECKPOINT))
+        self._abort_path = os.path.join(parts.directory, layout.ABORT)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._limits = ReadLimits.of(parts.config, memory)
+        self._is_sync = parts.config.flush_mode is FlushMode.SYNC
+        self._batch = Batch(
+            config=parts.config,
+            clock=clock,
+            queues=parts.queues,
+            store_host=store_host,
+            delay_levels=parts.delay_levels,
+        )
+        self._flushed = 0
+        self._flushed_timestamp = 0
+        self._unseen: deque[tuple[int, list[Arrival]]] = deque()
+        """Commits that wait for their sync before consumers may see them: end of the log, arrivals."""
+        self._refusal: StoreError | None = None
+        self._closed = False
+
+    # --- opening and closing ----------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        config: StoreConfig,
+        *,
+        clock: Clock,
+        store_host: bytes,
+        filesystem: FileSystem | None = None,
+        progress: Progress | None = None,
+        delay_levels: str = DELAY_LEVELS_DEFAULT,
+    ) -> LogStore:
+        """Open the store in ``directory`` (made when missing), recovering it as far as its last end requires.
+
+        Args:
+            store_host: Address and port that records carry (`formats.message.encode_host`); see `set_store_host`.
+            filesystem: The disk; the machine's when None.
+            progress: Told now and then how far recovery is.
+            delay_levels: RocketMQ's ``messageDelayLevel``.
+
+        Raises:
+            StoreLocked: Another process, or this one, has it open.
+            CorruptionError, StrayFile: Files are not what they must be; nothing was changed.
+            OSError: The disk refuses.
+
+        Blocks: after a clean stop for some milliseconds, after a crash for reading the log since the last checkpoint.
+        """
+        fs = filesystem or LocalFileSystem()
+        path = os.path.abspath(os.fspath(directory))
+        levels = decode_delay_levels(delay_levels)
+        fs.make_directory(path)
+        lock = StoreLock(path)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        handles = HandleCache(fs, min(4096, soft // 4) if soft > 0 else 4096)
+        store: LogStore | None = None
+        try:
+            parts = _load(fs, path, config, clock, handles, levels)
+            store = cls(parts, clock=clock, store_host=store_host, lock=lock, handles=handles)
+            store._recover(progress)
+        except BaseException:
+            if store is not None:
+                store._close_files()
+            handles.close()
+            lock.release()
+            raise
+        return store
+
+    def _recover(self, progress: Progress | None) -> None:
+        checkpoint, synced = self._checkpoint.read()
+        clean = self._fs.stat(self._abort_path) is None and (checkpoint is not None or not self._log.bases)
+        self.recovery = recover(self._parts, checkpoint, synced, clean=clean, report=progress)
+        end = self.recovery.end
+        timestamp = self.recovery.last_store_timestamp
+        if not timestamp and checkpoint is not None:
+            timestamp = checkpoint.physic_msg_timestamp
+        self._batch.begin(end)
+        self._batch.last_store_timestamp = timestamp
+        self._sync_everything(CommitToken(end, timestamp, self._log.sync_work()), clean=False)
+        if self._fs.stat(self._abort_path) is None:
+            write_file(self._abort_path, str(os.getpid()).encode(), filesystem=self._fs)
+            self._fs.sync_directory(self.directory)
+
+    def _sync_everything(self, token: CommitToken, *, clean: bool) -> None:
+        self.sync(token)
+        self.synced(token)
+        self.sync_checkpoint(self._checkpoint_token(everything=True, clean=clean))
+
+    def close(self) -> None:
+        """Commit, sync everything, write the checkpoint, remove the abort marker; in this order. Harmless when
+        repeated.
+
+        After a failure nothing more is written and the marker stays, so that the next open recovers.
+        Raises StoreFull, StoreFailed when the last writes do not succeed; the store is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        failed = isinstance(self._refusal, StoreFailed)
+        try:
+            if not failed:
+                self.commit()
+                self._write_index_rows()
+                end = CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
+                self._sync_everything(end, clean=True)
+                if not self._queues.unwritten:
+                    self._fs.remove(self._abort_path)
+                    self._fs.sync_directory(self.directory)
+        finally:
+            self._refusal = StoreClosed()
+            self._close_files()
+            self._handles.close()
+            self._lock.release()
+
+    def _close_files(self) -> None:
+        self._log.close()
+        if self._index is not None:
+            self._index.close()
+        self._checkpoint.close()
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def set_store_host(self, store_host: bytes) -> None:
+        """Records appended from now on carry this host (8 or 20 bytes)."""
+        self._batch.set_store_host(store_host)
+
+    def append(self, messages: Sequence[Message]) -> list[Appended]:
+        """Add messages to the batch: all of one call end up side by side in one file, or none is taken.
+
+        Nothing is on the disk before `commit`. Cost: about 3 us a message.
+
+        Raises:
+            MessageRefused: A limit is broken (field, found, allowed).
+            FlowControlled: ``pending_bytes_max`` bytes wait for `commit`.
+            StoreFull: Queue units still wait for room on the disk; `commit` tries again.
+            StoreFailed, StoreClosed: No more writes.
+        """
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+        return self._batch.append(messages)
+
+    def commit(self) -> CommitToken | None:
+        """Write what was appended: commit log, then consume queues and index. None when there was nothing to do.
+
+        Blocks for writes to the page cache; syncs nothing.
+
+        Raises:
+            StoreFull: No room. Nothing of the batch was stored and its offsets are free again; the store goes on.
+            StoreFailed: The disk failed. No more writes until the store is opened anew.
+        """
+        batch = self._batch
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        arrivals = self._retry_units() if self._queues.unwritten else []
+        if not batch.size:
+            return self._committed(arrivals) if arrivals else None
+        try:
+            self._log.write(batch.segments)
+        except OSError as error:
+            raise self._undo(error) from error
+        rows, touched, start = batch.index_rows, batch.touched, batch.start
+        batch.begin(batch.position)
+        for queue in touched:
+            queue.batch_start = -1
+            queue.max_physical_offset = batch.position
+        arrivals += self._write_units(touched, start)
+        if self._index is not None:
+            try:
+                self._index.add(rows, batch.position)
+            except OSError as error:
+                raise self._fail("write", self._index.directory, error) from error
+        return self._committed(arrivals)
+
+    def _committed(self, arrivals: list[Arrival]) -> CommitToken:
+        end = self._log.end
+        work = self._log.sync_work()
+        timestamp = self._batch.last_store_timestamp
+        if self._is_sync:
+            self._unseen.append((end, arrivals))
+            return CommitToken(end, timestamp, work)
+        self._show(arrivals)
+        return CommitToken(end, timestamp, work, arrivals)
+
+    def _undo(self, error: OSError) -> StoreError:
+        """The log could not be written: take the batch back. Returns what to raise."""
+        batch = self._batch
+        path = self._log.path_of(self._log.base_of(self._log.end))
+        segments, start = batch.segments, batch.start
+        batch.undo()
+        try:
+            self._log.erase(start, segments)
+        except OSError as second:
+            return self._fail("write", path, second)
+        if error.errno in NO_SPACE:
+            return StoreFull(path)
+        return self._fail("write", path, error)
+
+    def _write_units(self, queues: Sequence[ConsumeQueue], start: int) -> list[Arrival]:
+        try:
+            return self._queues.write(queues, start, self._batch.last_store_timestamp)
+        except OSError as error:
+            self._units_failed(error)
+            return []
+
+    def _retry_units(self) -> list[Arrival]:
+        try:
+            arrivals = self._queues.retry(self._flushed_timestamp)
+        except OSError as error:
+            self._units_failed(error)
+            return []
+        _logger.warning("consume queues in %s are written again: writes are taken again", self.directory)
+        self._refusal = None
+        return arrivals
+
+    def _units_failed(self, error: OSError) -> None:
+        """Units could not be written.
+
+        The messages are stored; without room they wait in memory, and writes with them.
+        """
+        path = self._queues.unwritten[0].directory if self._queues.unwritten else self._queues.directory
+        if error.errno not in NO_SPACE:
+            raise self._fail("write", path, error) from error
+        if self._refusal is None:
+            _logger.error("no space left for %s: writes are refused until its units are written", path)
+            self._refusal = StoreFull(path)
+
+    def _fail(self, operation: str, path: str, error: OSError) -> StoreFailed:
+        failure = StoreFailed(operation, path, error.strerror or str(error))
+        if not isinstance(self._refusal, StoreFailed):
+            _logger.critical("%s", failure)
+            self._refusal = failure
+        return failure
+
+    def sync(self, token: CommitToken) -> None:
+        """Bring everything that was written up to this token to the disk. Blocks; may run in any thread beside appends.
+
+        Raises StoreFailed; the store then takes no more writes, and the sync is not tried again.
+        """
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        self._sync_work(token.work)
+
+    def _sync_work(self, work: SyncWork) -> None:
+        path = self.directory
+        try:
+            for path in work.paths:
+                try:
+                    fd = self._fs.open(path)
+                except FileNotFoundError:
+                    continue  # removed since
+                try:
+                    self._fs.sync(fd)
+                finally:
+                    self._fs.close(fd)
+            for path in work.directories:
+                self._fs.sync_directory(path)
+        except OSError as error:
+            raise self._fail("sync", path, error) from error
+
+    def synced(self, token: CommitToken) -> list[Arrival]:
+        """Note that `sync` of this token succeeded. Returns who can now read more (SYNC_FLUSH; else empty)."""
+        if token.end > self._flushed:
+            self._flushed = token.end
+            self._flushed_timestamp = token.last_store_timestamp
+        self._log.mark_synced(token.end)
+        arrivals: list[Arrival] = []
+        while self._unseen and self._unseen[0][0] <= token.end:
+            arrivals += self._unseen.popleft()[1]
+        self._show(arrivals)
+        return arrivals
+
+    def _show(self, arrivals: Sequence[Arrival]) -> None:
+        queues = self._queues
+        for arrival in arrivals:
+            queues[arrival.queue].visible_offset = arrival.max_offset
+
+    def unsynced(self) -> CommitToken | None:
+        """A token for everything committed and not yet synced; None when all is on the disk."""
+        if self._flushed == self._log.end:
+            return None
+        return CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
+
+    # --- the checkpoint ---------------------------------------------------------------------------------------
+
+    def begin_checkpoint(self) -> CheckpointToken:
+        """Start a round of queue and index syncs (call it about every second). Also retries what waits for room.
+
+        Raises StoreFailed.
+        """
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        self._write_index_rows()
+        return self._checkpoint_token(everything=False, clean=False)
+
+    def sync_checkpoint(self, token: CheckpointToken) -> None:
+        """Bring queues and index to the disk, then write the checkpoint. Blocks; may run in any thread, one at a time.
+
+        Raises StoreFailed, as `sync` does.
+        """
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        self._sync_work(token.work)
+        try:
+            self._checkpoint.write(token.checkpoint, token.progress)
+        except OSError as error:
+            raise self._fail("write", self._checkpoint.path, error) from error
+
+    def _checkpoint_token(self, *, everything: bool, clean: bool) -> CheckpointToken:
+        """What to sync, and what is true afterwards. Nothing in it goes beyond what the log itself has on the disk."""
+        queues = self._queues
+        queue_work = queues.take_sync_work(everything=everything)
+        position, timestamp = self._flushed, self._flushed_timestamp
+        if queues.dirty or queues.unwritten:
+            for dirty_position, dirty_timestamp in queues.dirty.values():
+                position, timestamp = min(position, dirty_position), min(timestamp, dirty_timestamp - 1)
+        if queues.unwritten:
+            position, timestamp = min(position, queues.unwritten_from), 0
+        paths, directories = list(queue_work.paths), list(queue_work.directories)
+        index_position = self._flushed
+        name = count = index_timestamp = 0
+        if self._index is not None:
+            index_work = self._index.take_sync_work()
+            paths += index_work.paths
+            directories += index_work.directories
+            index_position = min(self._flushed, self._index.position)
+            name, count, index_timestamp, _ = self._index.newest
+            count = min(count, self._index.count_below(index_position))
+        queue_count, queue_print = queues.prints_with_ends() if clean else queues.settle(position)
+        return CheckpointToken(
+            SyncWork(paths, directories),
+            Checkpoint(
+                physic_msg_timestamp=self._flushed_timestamp,
+                logics_msg_timestamp=max(0, timestamp),
+                index_msg_timestamp=min(index_timestamp, self._flushed_timestamp),
+                confirm_physical_offset=self._flushed,
+            ),
+            SyncedProgress(self._flushed, position, index_position, name, count, queue_count, queue_print),
+        )
+
+    def _write_index_rows(self) -> None:
+        index = self._index
+        if index is None:
+            return
+        try:
+            index.write_rows()
+            if index.behind_from is not None:
+                catch_up(self._log, index, CATCH_UP_BYTES)
+        except OSError as error:
+            raise self._fail("write", index.directory, error) from error
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int | None = None,
+        tags_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Read messages of a queue from ``offset`` on, as views of the records in the log.
+
+        Bounded by ``max_messages``, ``max_bytes`` and the store's transfer limits; at least one message is returned
+        when there is one. With ``tags_codes`` (signed 32-bit Java hashes) only messages whose tags code is among them.
+
+        Raises CorruptionError when the next record is damaged. Cost: about 10 us and 0.4 us a message.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return read_queue(
+            self._log,
+            queue,
+            offset,
+            max_messages,
+            max_bytes=max_bytes,
+            tags_codes=tags_codes,
+            limits=self._limits,
+        )
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The oldest offset of a queue that can be read; 0 for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One more than the newest offset that can be read; 0 for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.visible_offset
+
+    def queues(self) -> list[QueueKey]:
+        """All queues that hold or held a message, sorted."""
+        return sorted(queue.key for queue in self._queues.values() if queue.bases or queue.next_offset)
+
+    def is_in_memory(self, physical_offset: int) -> bool:
+        """Whether a record is so new that it is likely in the page cache."""
+        return self._log.end - physical_offset <= self._limits.page_cache_bytes
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The record that begins at ``physical_offset``, checked with its checksum; None when none does."""
+        return record_view(self._log, physical_offset, self._readable_end)
+
+    def offset_by_time(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
+        """The first offset stored at or after ``ms``; with ``upper`` the last at or before it (0 when there is none).
+
+        When all is older than ``ms``, the queue's max offset. Cost: log2(length) small reads.
+        """
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else offset_by_time(self._log, queue, ms, upper=upper)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the oldest message of a queue; -1 when it has none."""
+        queue = self._queues.get((topic, queue_id))
+        unit = None if queue is None or queue.min_offset >= queue.visible_offset else queue.unit(queue.min_offset)
+        found = None if unit is None else store_timestamp_at(self._log, unit.physical_offset, unit.size)
+        return -1 if found is None else found
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Messages of a topic by unique key or by one of KEYS, stored in [begin_ms, end_ms]; the newest ``max_count``.
+
+        Hash collisions are left out. ``max_count`` is cut to `QUERY_MAX`. Cost: some 10 us a hit.
+        """
+        if self._index is None:
+            return QueryResult((), 0, 0)
+        self._write_index_rows()
+        count = min(max_count, QUERY_MAX)
+        records = find_by_key(self._log, self._index, topic, key, count, begin_ms, end_ms, self._readable_end)
+        _, _, timestamp, physical_offset = self._index.newest
+        return QueryResult(records, timestamp, physical_offset)
+
+    @property
+    def _readable_end(self) -> int:
+        return self._flushed if self._is_sync else self._log.end
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Where the oldest commit-log file begins."""
+        return self._log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of what is committed."""
+        return self._log.end
+
+    @property
+    def flushed_physical_offset(self) -> int:
+        """End of what is known to be on the disk."""
+        return self._flushed
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended or committed that are not synced yet."""
+        return self._batch.position - self._flushed
+
+    @property
+    def has_waiting_units(self) -> bool:
+        """Whether queue units wait in memory for room on the disk; `commit` tries again."""
+        return bool(self._queues.unwritten)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why no writes are taken now; None while they are."""
+        return self._refusal
+
+    def status(self) -> StoreStatus:
+        """Positions and state now."""
+        return StoreStatus(
+            min_physical_offset=self._log.min_offset,
+            max_physical_offset=self._log.end,
+            flushed_physical_offset=self._flushed,
+            pending_bytes=self.pending_bytes,
+            commit_log_files=len(self._log.bases),
+            queues=len(self._queues),
+            last_store_timestamp=self._batch.last_store_timestamp,
+            is_writable=self._refusal is None,
+            index_behind=self._index is not None and self._index.behind_from is not None,
+            failure="" if self._refusal is None else str(self._refusal),
+        )
+
+
+def _load(
+    fs: FileSystem, path: str, config: StoreConfig, clock: Clock, handles: HandleCache, delay_levels: tuple[int, ...]
+) -> Parts:
+    """Passes 1 and 2 of recovery: list and check the files."""
+    log_directory = os.path.join(path, layout.COMMIT_LOG)
+    fs.make_directory(log_directory)
+    bases = layout.list_stream_files(fs, log_directory, config.commit_log_file_bytes, setting="mappedFileSizeCommitLog")
+    log = CommitLog(fs, log_directory, config.commit_log_file_bytes, bases)
+    queue_directory = os.path.join(path, layout.CONSUME_QUEUE)
+    queues = QueueTable(fs, queue_directory, config.consume_queue_file_bytes_rounded, handles)
+    queues.load()
+    index: Index | None = None
+    if config.index_enabled:
+        index = Index(fs, os.path.join(path, layout.INDEX), config, clock)
+        index.load()
+    return Parts(fs=fs, directory=path, config=config, log=log, queues=queues, index=index, delay_levels=delay_levels)
