@@ -28,6 +28,7 @@ from tests.interop.rocketmq_java.runner import (
     Row,
     dump_commit_log,
     java_tool,
+    run_java,
 )
 
 OUT = Path(__file__).resolve().parents[2] / "golden"
@@ -43,6 +44,17 @@ SETTINGS: dict[str, object] = {
     "transactionOpBatchInterval": 100,
 }
 
+# What Special.java sets; recorded in the manifest.
+SPECIAL_SETTINGS: dict[str, object] = {
+    "mappedFileSizeCommitLog": 8 << 10,
+    "mappedFileSizeConsumeQueue": 200,
+    "mapperFileSizeBatchConsumeQueue": 460,
+    "maxHashSlotNum": 16,
+    "maxIndexNum": 64,
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
+}
+
 LONG_TOPIC = "L" * 127
 RETRIED = 6
 LOAD = 400
@@ -54,17 +66,23 @@ DROPPED = ("bodyB64", "msgId", "uniqId", "brokerName", "transactionId", "regionI
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """How one golden store is made; ``clean`` tells a stop in order from kill -9."""
+    """How one golden store is made.
+
+    ``clean`` tells a stop in order from kill -9; ``special`` stands for ``Special.java``, which writes records that no
+    client can send, instead of the mix.
+    """
 
     version: str
     clean: bool
     settings: Mapping[str, object]
+    special: bool = False
 
 
 GOLDENS = {
     "rocketmq-5.3-clean": Golden(version="5.3.3", clean=True, settings={}),
     "rocketmq-5.3-killed": Golden(version="5.3.3", clean=False, settings={"flushDiskType": "SYNC_FLUSH"}),
     "rocketmq-5.5-clean": Golden(version="5.5.0", clean=True, settings={"flushDiskType": "SYNC_FLUSH"}),
+    "rocketmq-5.3-special": Golden(version="5.3.3", clean=True, settings=SPECIAL_SETTINGS, special=True),
 }
 
 
@@ -233,6 +251,20 @@ def total(client: JavaClient, topic: str) -> int:
     return sum(int(queue["max"]) for queue in client.offsets(topic))
 
 
+def make_special(name: str, golden: Golden, out: Path) -> None:
+    """Write the golden store of special records."""
+    scratch = Path(tempfile.mkdtemp(prefix="golden-"))
+    try:
+        store = scratch / "store"
+        output = run_java("Special", str(store), version=golden.version, work=scratch)
+        sent = [json.loads(line) for line in output.splitlines()]
+        failed = [row for row in sent if row["status"] != "PUT_OK"]
+        assert not failed, failed
+        write(out / name, name, golden, store, golden.settings, {"sent": sent})
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def offsets_on_disk(store: Path, group: str) -> bool:
     """True once the group is in the offset file."""
     path = store / "config" / "consumerOffset.json"
@@ -297,7 +329,8 @@ def sha256(path: Path) -> str:
 def main(names: list[str]) -> None:
     """Make the named golden stores, all without names."""
     for name in names or list(GOLDENS):
-        make(name, GOLDENS[name], OUT)
+        maker = make_special if GOLDENS[name].special else make
+        maker(name, GOLDENS[name], OUT)
         size = sum(path.stat().st_size for path in (OUT / name).iterdir())
         print(f"{name}: {size} bytes")  # noqa: T201
 

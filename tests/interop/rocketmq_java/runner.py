@@ -40,6 +40,9 @@ SERVER_VERSIONS = ("5.3.3", "5.5.0")
 CLIENT_VERSIONS = ("5.3.3", "5.5.0", "4.9.7")
 DEFAULT_VERSION = "5.3.3"
 
+# Drivers that need the broker's jars.
+SERVER_SOURCES = ("Server.java", "Special.java")
+
 RESOLVE_TIMEOUT_S = 300
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -115,7 +118,7 @@ def classpath(version: str = DEFAULT_VERSION, *, kind: str = "server") -> str:
     folder = cache_dir() / f"rocketmq-{kind}-{version}"
     sources = sorted((HERE / "java").glob("*.java"))
     if kind == "client":
-        sources = [source for source in sources if source.name != "Server.java"]
+        sources = [source for source in sources if source.name not in SERVER_SOURCES]
     inputs = [*sources, HERE / "java" / "rmq.logback.xml"]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in inputs)).hexdigest()[:16]
     classes = folder / f"classes-{digest}"
@@ -180,18 +183,31 @@ def free_broker_port() -> int:
     raise Unavailable("no free ports on the loopback address")
 
 
+def jvm_command(*, heap: str, work: Path) -> list[str]:
+    """``java`` with the options that every JVM here gets."""
+    opened = [f"--add-opens={module}=ALL-UNNAMED" for module in OPENED] if java_major() >= 9 else []
+    command = [java_tool("java"), f"-Xmx{heap}", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    # Logs, local offsets and anything else that RocketMQ puts into the home folder go to the work folder.
+    command += ["-XX:MaxDirectMemorySize=512m", *opened, f"-Duser.home={work}", "-Dfile.encoding=UTF-8"]
+    return [*command, f"-Dinterop.log.level={os.environ.get('STRATAMQ_INTEROP_LOG', 'WARN')}"]
+
+
+def run_java(main: str, *arguments: str, version: str = DEFAULT_VERSION, work: Path | None = None) -> str:
+    """Run a driver to its end on the server's jars and return what it printed."""
+    command = [*jvm_command(heap="512m", work=work or cache_dir()), "-cp", classpath(version, kind="server")]
+    done = subprocess.run([*command, main, *arguments], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"{main} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
 class _Jvm:
     """A child JVM that speaks JSON lines; its own process group, its log in the work folder."""
 
     def __init__(self, arguments: Sequence[str], *, class_path: str, work: Path, heap: str, name: str) -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.log_path = work / f"{name}.log"
-        opened = [f"--add-opens={module}=ALL-UNNAMED" for module in OPENED] if java_major() >= 9 else []
-        command = [java_tool("java"), f"-Xmx{heap}", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-XX:MaxDirectMemorySize=512m", "-Xshare:auto", *opened]
-        # Logs, local offsets and anything else that RocketMQ puts into the home folder go to the work folder.
-        command += [f"-Duser.home={work}", "-Djava.net.preferIPv4Stack=true", "-Dfile.encoding=UTF-8"]
-        command += [f"-Dinterop.log.level={os.environ.get('STRATAMQ_INTEROP_LOG', 'WARN')}"]
+        command = [*jvm_command(heap=heap, work=work), "-Djava.net.preferIPv4Stack=true"]
         environment = {**os.environ, "ROCKETMQ_HOME": str(work)}
         environment.pop("NAMESRV_ADDR", None)
         with self.log_path.open("ab") as log:
@@ -469,9 +485,9 @@ class JavaClient:
     def push(self, namesrv: str, topic: str, *, id: str, group: str, **options: Any) -> str:
         """Start a push consumer, which subscribes to ``topic`` (or ``topics``) by ``tags`` or ``sql``.
 
-        Options: tags, sql, topics, model (CLUSTERING, BROADCASTING), orderly, from, timestamp, batch, pullBatch, threads,
-        failures (refuse this many deliveries of each message), retryLevel, holdMs, maxReconsumeTimes, vip, tls,
-        namespace, instance.
+        Options: tags, sql, topics, model (CLUSTERING, BROADCASTING), orderly, from, timestamp, batch, pullBatch,
+        threads, failures (refuse this many deliveries of each message), retryLevel, holdMs, maxReconsumeTimes, vip,
+        tls, namespace, instance.
         """
         self.call("push.start", id=id, namesrv=namesrv, group=group, topic=topic, **options)
         return id
@@ -552,14 +568,10 @@ class LogEnd:
 
 def dump_commit_log(store: Path, *, version: str = DEFAULT_VERSION) -> tuple[list[Row], list[LogEnd]]:
     """Every record of a closed store, as RocketMQ's own decoder reads it; bodies stay as stored."""
-    command = [java_tool("java"), "-Xmx512m", "-cp", classpath(version, kind="server"), "Server", "dump"]
-    command.append(str(store / "commitlog"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        raise RuntimeError(f"dump failed:\n{done.stderr[-3000:]}")
+    output = run_java("Server", "dump", str(store / "commitlog"), version=version)
     rows: list[Row] = []
     ends: list[LogEnd] = []
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         row = json.loads(line)
         if "file" in row:
             ends.append(LogEnd(**row))

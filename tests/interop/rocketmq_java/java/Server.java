@@ -29,6 +29,8 @@ import org.apache.rocketmq.namesrv.NamesrvStartup;
  */
 public final class Server {
     private static final int BLANK = -875286124;
+    private static final int MESSAGE_V1 = -626843481;
+    private static final int MESSAGE_V2 = -626843477;
     private static PrintStream out;
 
     public static void main(String[] args) throws Exception {
@@ -105,7 +107,7 @@ public final class Server {
                 int start = buffer.position();
                 int size = buffer.getInt(start);
                 int magic = buffer.getInt(start + 4);
-                if (size <= 0 || magic == BLANK) {
+                if (magic != MESSAGE_V1 && magic != MESSAGE_V2 || size <= 0 || size > buffer.remaining()) {
                     Map<String, Object> end = new LinkedHashMap<>();
                     end.put("file", file.getName());
                     end.put("end", start);
@@ -119,7 +121,7 @@ public final class Server {
                     throw new IllegalStateException("no record at " + start + " in " + file);
                 }
                 Map<String, Object> row = Records.describe(message);
-                row.put("bodyMd5", Records.md5(message.getBody()));
+                row.put("recordVersion", magic == MESSAGE_V1 ? 1 : 2);
                 say(row);
                 buffer.position(start + size);
             }
