@@ -25,6 +25,7 @@ import pyarrow as pa
 from stratamq.errors import BadLength, BadMagic, CorruptionError, MisplacedRecord, PipelineError, TruncatedRecord
 from stratamq.formats import vector
 from stratamq.formats.message import (
+    SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
     SYS_STORE_HOST_V6,
@@ -295,22 +296,37 @@ def _physical_offset(batch: _Batch) -> Array:
 
 
 @lru_cache(maxsize=65536)
-def _host_text(row: bytes) -> str:
-    return str(decode_host(row[1:] if row[0] else row[1:5] + row[17:]))
+def _host_text(host: bytes) -> str:
+    return str(decode_host(host))
 
 
 def _hosts(*, born: bool) -> Callable[[_Batch], Array]:
     def build(batch: _Batch) -> Array:
-        rows = vector.gather_hosts(batch.log.data, batch.rows.positions, batch.heads["sys_flag"], born=born)
         if not batch.count:
             return pa.array([], pa.string())
-        if not (rows != rows[0]).any():
-            return pa.repeat(pa.scalar(_host_text(rows[0].tobytes()), pa.string()), batch.count)
-        distinct, which = np.unique(rows.view("S21").ravel(), return_inverse=True)
-        texts = [_host_text(host.ljust(21, b"\0")) for host in distinct.tolist()]
-        return pa.array(texts, pa.string()).take(pa.array(which.ravel()))
+        sys_flag = batch.heads["sys_flag"]
+        if not (sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)).any():
+            hosts = np.ascontiguousarray(batch.heads["born_host" if born else "store_host"])
+            return _texts_of(hosts.view("<u8"), lambda number: number.to_bytes(8, "little"))
+        rows = vector.gather_hosts(batch.log.data, batch.rows.positions, sys_flag, born=born)
+        return _texts_of(rows.view("S21").ravel(), _unpadded)
 
     return build
+
+
+def _texts_of(hosts: npt.NDArray[Any], host_of: Callable[[Any], bytes]) -> Array:
+    """Hosts as text, each distinct one decoded once; mostly there is one, or few."""
+    if not (hosts != hosts[0]).any():
+        return pa.repeat(pa.scalar(_host_text(host_of(hosts[:1].tolist()[0])), pa.string()), len(hosts))
+    distinct, which = np.unique(hosts, return_inverse=True)
+    texts = [_host_text(host_of(host)) for host in distinct.tolist()]
+    return pa.array(texts, pa.string()).take(pa.array(which.ravel()))
+
+
+def _unpadded(row: bytes) -> bytes:
+    """The host in a row of `vector.gather_hosts`, which NumPy has stripped of zeros at its end."""
+    row = row.ljust(21, b"\0")
+    return row[1:] if row[0] else row[1:5] + row[17:]
 
 
 def _message_id(batch: _Batch) -> Array:
@@ -348,9 +364,9 @@ def _properties(batch: _Batch) -> Array:
     if pieces is None:
         names = values = pa.array([], pa.string())
     else:
-        every_fourth = _even_numbers(2 * count).take(_even_numbers(count))
-        names = pieces.take(every_fourth)
-        values = pieces.take(pa.array(np.arange(2, 4 * count, 4, dtype=np.int32)))
+        every_fourth = np.arange(0, 4 * count, 4, dtype=np.int32)
+        names = pieces.take(pa.array(every_fourth))
+        values = pieces.take(pa.array(every_fourth + 2))
     return pa.MapArray.from_arrays(pa.array(found.row_starts.astype(np.int32)), names, values)
 
 

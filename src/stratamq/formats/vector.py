@@ -40,7 +40,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Heads: TypeAlias = npt.NDArray[Any]
-"""A structured array of `HEAD_DTYPE`, big-endian. The two host fields are only right where the host is IPv4."""
+"""A structured array of `HEAD_DTYPE`, big-endian. The host fields are only right where both hosts are IPv4."""
 
 _HEAD_FIELDS: Final = (
     ("size", ">i4"),
@@ -73,6 +73,8 @@ FLAW_NAMES: Final = ("ok", "truncated", "magic", "length", "offset")
 _LANES_MAX: Final = 1024
 _LANE_BYTES_MIN: Final = 64 * 1024
 _SEED_SEARCH_BYTES: Final = 256 * 1024
+_SEED_MISSES_MAX: Final = 4
+"""After so many places without a record near, the data has ended or records are so large that lanes do not pay."""
 _MAGIC_PREFIX: Final = b"\xda\xa3\x20"
 
 
@@ -343,10 +345,13 @@ def _seeds(log: Bytes, start: int, end: int, lanes: int, physical_base: int) -> 
     """Where lanes begin: the start, and about evenly spaced places that look like records."""
     found = [start]
     step = (end - start) // lanes
+    misses = 0
     for lane in range(1, lanes):
         seed = _find_record(log, max(start + lane * step, found[-1] + 1), end, physical_base)
         if seed is not None:
             found.append(seed)
+        elif (misses := misses + 1) == _SEED_MISSES_MAX:
+            break
     return np.array(found, dtype=np.int64)
 
 

@@ -110,13 +110,16 @@ def _first_cuts(cuts: Ints, starts: Ints, ends: Ints) -> Ints:
 
 def _heads_of(data: Bytes, starts: Ints, lengths: Ints) -> npt.NDArray[np.uint64]:
     """The first up to 8 bytes of each name as a little-endian number, shorter names filled with zeros."""
-    if not starts.size:
-        return np.zeros(0, dtype=np.uint64)
-    padded = np.zeros(len(data) + 8, dtype=np.uint8)
-    padded[: len(data)] = data
-    heads = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded.data, strides=(1,))[starts]
-    masked: npt.NDArray[np.uint64] = heads & _MASKS[np.minimum(lengths, 8)]
-    return masked
+    if len(data) < 8:
+        data = np.concatenate((data, np.zeros(8, np.uint8)))
+    words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data.data, strides=(1,))
+    heads = words[np.minimum(starts, len(words) - 1)]
+    if starts.size and starts[-1] >= len(words):
+        # The last few names have fewer than 8 bytes behind them: take the last word and shift.
+        late = starts >= len(words)
+        heads[late] >>= (8 * (starts[late] - (len(words) - 1))).astype(np.uint64)
+    heads &= _MASKS[np.minimum(lengths, 8)]
+    return heads
 
 
 def _last_wins(found: Properties) -> Properties:
@@ -146,25 +149,33 @@ def _last_wins(found: Properties) -> Properties:
 
 
 def _rows_with_like_names(found: Properties) -> Ints:
-    """Rows in which two names could be the same: equal length, first eight bytes and last eight bytes."""
-    if not found.row.size:
-        return found.row
+    """Rows in which two names could be the same: equal in length, first eight and last eight bytes."""
+    none: Ints = np.zeros(0, dtype=np.int64)
+    if not _like_rows(found, found.name_heads).size:
+        return none
     lengths = found.value_at - 1 - found.name_at
     tails = _heads_of(found.data, np.maximum(found.name_at, found.value_at - 9), lengths)
     signs = found.name_heads ^ (tails * np.uint64(0x9E3779B97F4A7C15)) ^ (lengths.astype(np.uint64) << np.uint64(56))
-    most = int(np.diff(found.row_starts).max())
-    rows: list[Ints] = []
+    return _like_rows(found, signs)
+
+
+def _like_rows(found: Properties, signs: npt.NDArray[np.uint64]) -> Ints:
+    """Rows in which a number occurs twice."""
+    counts = np.diff(found.row_starts)
+    most = int(counts.max()) if counts.size else 0
+    rows: list[Ints] = [np.zeros(0, dtype=np.int64)]
     if most <= _PAIRWISE_MAX:
         for apart in range(1, most):
-            like = (signs[apart:] == signs[:-apart]) & (found.row[apart:] == found.row[:-apart])
+            like = signs[apart:] == signs[:-apart]
             if like.any():
+                like &= found.row[apart:] == found.row[:-apart]
                 rows.append(found.row[apart:][like])
     else:
         order = np.lexsort((signs, found.row))
         ordered_rows, ordered_signs = found.row[order], signs[order]
         like = (ordered_signs[1:] == ordered_signs[:-1]) & (ordered_rows[1:] == ordered_rows[:-1])
         rows.append(ordered_rows[1:][like])
-    return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+    return np.unique(np.concatenate(rows))
 
 
 def clean_utf8(data: Bytes, offsets: Ints) -> tuple[Bytes, Ints]:
