@@ -41,6 +41,7 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-nu
 th { text-align: left; color: var(--soft); font-weight: 600; font-size: 13px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }
 tr:last-child td { border-bottom: 0; } .number { text-align: right; } th:last-child, td:last-child { padding-right: 0; }
+.name { display: inline-block; max-width: 260px; overflow: hidden; text-overflow: ellipsis; vertical-align: bottom; }
 .dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 8px; }
 .bar { display: inline-block; height: 8px; border-radius: 4px; background: var(--accent); vertical-align: middle; }
 .track { display: inline-block; width: 130px; }
@@ -136,12 +137,17 @@ def _table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) 
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
 
 
+def _name(name: str) -> str:
+    """A topic or tag; long ones are cut off and can be read by pointing at them."""
+    return f'<span class=name title="{escape(name)}">{escape(name)}</span>' if name else ""
+
+
 def _tags(report: Report, colours: dict[str, str]) -> str:
     most = max((one.messages for one in report.tag_totals), default=1)
     rows = [
         (
-            f'<span class=dot style="background: {colours.get(one.topic, plots.OTHER)}"></span>{escape(one.topic)}',
-            escape(one.tag) or "<span class=soft>no tag</span>",
+            f'<span class=dot style="background: {colours.get(one.topic, plots.OTHER)}"></span>{_name(one.topic)}',
+            _name(one.tag) or "<span class=soft>no tag</span>",
             f"{one.messages:,}",
             f"{100 * one.messages / report.messages:.1f} %",
             f'<span class=track><span class=bar style="width: {max(1, 100 * one.messages // most)}%"></span></span>',
@@ -157,7 +163,7 @@ def _tags(report: Report, colours: dict[str, str]) -> str:
 def _queues(report: Report) -> str:
     rows = [
         (
-            escape(one.topic),
+            _name(one.topic),
             str(one.queue_id),
             f"{one.messages:,}",
             format_bytes(one.bytes),
@@ -185,7 +191,7 @@ def _busiest(report: Report) -> list[TagMinute]:
 
 def _minutes(report: Report) -> str:
     rows = [
-        (_time(one.minute_ms), escape(one.topic), escape(one.tag) or "-", f"{one.messages:,}", format_bytes(one.bytes))
+        (_time(one.minute_ms), _name(one.topic), _name(one.tag) or "-", f"{one.messages:,}", format_bytes(one.bytes))
         for one in _busiest(report)
     ]
     headings = [("minute", False), ("topic", False), ("tag", False), ("messages", True), ("bodies", True)]

@@ -10,7 +10,7 @@ import datetime
 import functools
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
 import numpy as np
@@ -91,7 +91,7 @@ def timeline(buckets: Sequence[Bucket], width_ms: int, colours: Mapping[str, str
             top = below + series[topic]
             axes.fill_between(
                 edges, np.append(below, below[-1]), np.append(top, top[-1]), step="post", color=colours[topic],
-                linewidth=0, label=topic,
+                linewidth=0,
             )  # fmt: skip
             below = top
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -103,8 +103,7 @@ def timeline(buckets: Sequence[Bucket], width_ms: int, colours: Mapping[str, str
     axes.set_ylabel("messages per second")
     axes.set_ylim(bottom=0)
     _thousands(axes.yaxis)
-    if len(series) <= TOPICS_DRAWN_MAX:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0, handlelength=1, handleheight=1)
+    _legend(axes, series, colours)
     return _svg(figure, "Messages per second over time, by topic")
 
 
@@ -161,14 +160,9 @@ def queue_balance(queues: Sequence[QueueTotal], colours: Mapping[str, str]) -> s
     axes.set_xticks(positions, [str(one.queue_id) for one in shown])
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("messages")
-    axes.set_xlabel("queue of topic", labelpad=20)
+    axes.set_xlabel("queue")
     _thousands(axes.yaxis)
-    for topic in dict.fromkeys(one.topic for one in shown):
-        own = [position for position, one in zip(positions, shown, strict=True) if one.topic == topic]
-        axes.annotate(
-            _short(topic, 26), (sum(own) / len(own), 0), xytext=(0, -22), textcoords="offset points",
-            xycoords=("data", "axes fraction"), ha="center", va="top", fontsize=9, color=_INK, annotation_clip=False,
-        )  # fmt: skip
+    _legend(axes, {one.topic for one in shown}, colours)
     return _svg(figure, "Messages in each queue")
 
 
@@ -197,6 +191,20 @@ def key_bars(keys: Sequence[KeyTotal], colour: str) -> str:
         )
     axes.margins(x=0.08, y=0.02)
     return _svg(figure, "Most frequent keys")
+
+
+def _legend(axes: Any, shown: Container[str], colours: Mapping[str, str]) -> None:
+    """A row of colours above the plot; topics beyond the palette share one entry."""
+    from matplotlib.patches import Patch
+
+    own = [topic for topic in colours if topic in shown and colours[topic] != OTHER]
+    handles = [Patch(color=colours[topic], linewidth=0, label=_short(topic, 22)) for topic in own]
+    if any(topic in shown and colours[topic] == OTHER for topic in colours):
+        handles.append(Patch(color=OTHER, linewidth=0, label="other topics"))
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, borderaxespad=0, handlelength=1,
+        handleheight=1,
+    )  # fmt: skip
 
 
 def _short(text: str, length: int) -> str:

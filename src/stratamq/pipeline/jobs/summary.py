@@ -180,12 +180,19 @@ def _tag_totals(minutes: Iterable[TagMinute]) -> list[TagTotal]:
     for one in minutes:
         count, size = totals.get((one.topic, one.tag), (0, 0))
         totals[one.topic, one.tag] = (count + one.messages, size + one.bytes)
-    return [TagTotal(topic, tag, count, size) for (topic, tag), (count, size) in sorted(totals.items())]
+    return [
+        TagTotal(topic, tag, count, size)
+        for (topic, tag), (count, size) in sorted(totals.items(), key=_applications_first)
+    ]
+
+
+def _applications_first(item: tuple[Sequence[Any], object]) -> tuple[bool, Sequence[Any]]:
+    return is_system_topic(item[0][0]), item[0]
 
 
 def _queue_totals(queues: Iterable[Mapping[str, Any]], offsets: Iterable[Mapping[str, Any]]) -> list[QueueTotal]:
     limits = {(row["topic"], row["queue_id"]): (row["low"], row["high"] + 1) for row in offsets}
-    return sorted(
+    rows = [
         QueueTotal(
             row["topic"],
             row["queue_id"],
@@ -196,7 +203,8 @@ def _queue_totals(queues: Iterable[Mapping[str, Any]], offsets: Iterable[Mapping
             row["high"],
         )
         for row in queues
-    )
+    ]
+    return sorted(rows, key=lambda row: _applications_first((row, None)))
 
 
 def distribution(rows: Iterable[Mapping[str, Any]]) -> Distribution:
