@@ -29,7 +29,7 @@ class GroupConfig(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Fa
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    group_retry_policy: dict[str, Any] = {"type": "CUSTOMIZED"}
+    group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True

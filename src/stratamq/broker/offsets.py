@@ -47,6 +47,10 @@ class OffsetTable:
         """All committed offsets of a group in a topic, by queue id."""
         return dict(self._offsets.get((topic, group), {}))
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """All (topic, group) in which something is committed."""
+        return list(self._offsets)
+
     def topics_of(self, group: str) -> list[str]:
         """Topics in which a group has committed something, sorted."""
         return sorted(topic for topic, name in self._offsets if name == group)

@@ -36,6 +36,7 @@ class StoreSurface(Protocol):
         queue_id: int,
         offset: int,
         max_messages: int,
+        *,
         max_bytes: int | None = None,
         tags_codes: frozenset[int] | None = None,
     ) -> GetResult:

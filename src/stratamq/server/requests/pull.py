@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from stratamq.broker.broker import Broker
 from stratamq.broker.long_polling import Waiter
 from stratamq.broker.subscriptions import EXPRESSION_TAG, Subscription, parse_subscription
-from stratamq.broker.topics import PERM_READ
+from stratamq.broker.topics import PERM_READ, SCHEDULE_TOPIC
 from stratamq.errors import (
     AccessDenied,
     FlowControlled,
@@ -137,8 +137,8 @@ class PullRequests:
             fields.queue_id,
             fields.queue_offset,
             min(fields.max_msg_nums, PULL_MESSAGES_MAX),
-            fields.max_msg_bytes if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0 else None,
-            pull.tags_codes,
+            max_bytes=fields.max_msg_bytes if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0 else None,
+            tags_codes=pull.tags_codes,
         )
         code = CODE_OF_GET[result.status]
         if result.status in _EMPTY_QUEUE and fields.queue_offset == 0:
@@ -215,7 +215,7 @@ class PullRequests:
         waiting, delays = self._broker.waiting, self._broker.delays
         for arrival in arrivals:
             topic, queue_id = arrival.queue
-            if topic == "SCHEDULE_TOPIC_XXXX":
+            if topic == SCHEDULE_TOPIC:
                 delays.arrived(queue_id)
             if len(waiting):
                 self.resume(waiting.wake(topic, queue_id, arrival.tags_codes))

@@ -94,7 +94,11 @@ class SendRequests:
         if level > 0 and not config.topic_name.startswith(DLQ_PREFIX):
             message = self._broker.delays.delayed(message, level)
         peer.begin_request()
-        self._put((message,), partial(self._stored, peer, header, queue_id, unique_key, len(body)))
+        try:
+            self._put((message,), partial(self._stored, peer, header, queue_id, unique_key, len(body)))
+        except BaseException:
+            peer.end_request()
+            raise
         return None
 
     def _stored(
@@ -153,7 +157,11 @@ class SendRequests:
             messages.append(message)
             keys.append(unique_key)
         peer.begin_request()
-        self._put(messages, partial(self._stored_batch, peer, header, queue_id, keys, len(body)))
+        try:
+            self._put(messages, partial(self._stored_batch, peer, header, queue_id, keys, len(body)))
+        except BaseException:
+            peer.end_request()
+            raise
         return None
 
     def _stored_batch(

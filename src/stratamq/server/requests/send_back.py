@@ -67,7 +67,11 @@ class SendBackRequests:
         if retry.delay_level:
             message = broker.delays.delayed(message, retry.delay_level)
         peer.begin_request()
-        broker.committer.put((message,), partial(_stored, peer, header))
+        try:
+            broker.committer.put((message,), partial(_stored, peer, header))
+        except BaseException:
+            peer.end_request()
+            raise
         return None
 
 

@@ -1,0 +1,106 @@
+"""``stratamq serve``: a broker with its name server and page, in one process, data under one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stratamq.config import BrokerConfig, ServerConfig, StoreConfig
+from stratamq.errors import ConfigError, StrataError
+from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
+from stratamq.server.lifecycle import Settings
+from stratamq.server.lifecycle import serve as run_server
+
+_log = logging.getLogger(__name__)
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class LineFormatter(logging.Formatter):
+    """One line a record: time, level, part, text; a traceback follows on one line too."""
+
+    default_msec_format = "%s.%03d"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Fold line ends, so that a record stays one line whatever a client put into it."""
+        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+def set_up_logging(level: str) -> None:
+    """Log to stderr from ``level`` on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict[str, Any]) -> Settings:
+    """Put defaults, file and flags together. Raises ConfigError."""
+    values = conf.values if conf is not None else {}
+    directory = data_dir or (Path(conf.data_dir) if conf is not None and conf.data_dir else None)
+    if directory is None:
+        raise ConfigError("--data-dir", "", "a directory for the data (or storePathRootDir in --config)")
+    return Settings(
+        data_dir=directory,
+        server=build(ServerConfig, values.get(ServerConfig, {}), flags),
+        broker=build(BrokerConfig, values.get(BrokerConfig, {})),
+        store=build(StoreConfig, values.get(StoreConfig, {})),
+    )
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory for all data.")
+@click.option("--host", help="IPv4 address to listen on.  [default: 127.0.0.1]")
+@click.option("--namesrv-port", type=click.IntRange(0, 65535), help="Name server; 0 picks a free one.  [default: 9876]")
+@click.option("--broker-port", type=click.IntRange(0, 65535), help="Broker; 0 picks a free one.  [default: 10911]")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="Page, API, metrics; 0: a free one.  [default: 8161]")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Written with the addresses as JSON once clients may connect; removed at stop.",
+)
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="RocketMQ's broker.conf."
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
+def serve(
+    data_dir: Path | None,
+    host: str | None,
+    namesrv_port: int | None,
+    broker_port: int | None,
+    http_port: int | None,
+    ready_file: Path | None,
+    config_file: Path | None,
+    log_level: str,
+) -> None:
+    """Run a broker with its name server until SIGTERM or Ctrl-C.
+
+    RocketMQ clients connect to the name server's port; everything is kept below the data directory.
+    """
+    set_up_logging(log_level)
+    flags = {"host": host, "namesrv_port": namesrv_port, "broker_port": broker_port, "http_port": http_port}
+    try:
+        conf = read_broker_conf(config_file) if config_file is not None else None
+        if conf is not None and conf.unknown:
+            _log.warning("%s: keys without effect here: %s", config_file, ", ".join(conf.unknown))
+        settings = read_settings(conf, data_dir=data_dir, flags=flags)
+        asyncio.run(run_server(settings, ready_file=ready_file))
+    except StrataError as error:
+        raise SystemExit(_failed(str(error), error.exit_code)) from error
+    except OSError as error:
+        raise SystemExit(_failed(f"{error.filename or data_dir}: {error.strerror or error}", 1)) from error
+
+
+def _failed(text: str, exit_code: int) -> int:
+    click.echo(f"stratamq serve: {text}", err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    serve()

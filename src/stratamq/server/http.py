@@ -1,0 +1,90 @@
+"""The HTTP port: a page for people, JSON for programs, metrics for Prometheus. It only reads.
+
+======================= =====================================================================
+path                    answer
+======================= =====================================================================
+/                       the page: store, topics, consumer groups with their lag
+/healthz                200 "ok" while messages are taken, 503 and why otherwise
+/metrics                Prometheus text
+/api/v1/overview        name, addresses, store positions, counters
+/api/v1/topics          topics with their queues; ``?own=1`` with the broker's own
+/api/v1/groups          consumer groups with members and lag
+======================= =====================================================================
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from stratamq.broker.broker import Broker
+from stratamq.nameserver.routes import RouteTable
+from stratamq.server import views
+from stratamq.server.metrics import BrokerCollector
+from stratamq.server.page import render_page
+from stratamq.server.remoting import RemotingListener
+
+
+class HttpServer:
+    """Serves the page, the API and the metrics of one broker."""
+
+    def __init__(self, broker: Broker, routes: RouteTable, listeners: Sequence[RemotingListener]) -> None:
+        self._broker = broker
+        self._routes = routes
+        self._listeners = listeners
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(BrokerCollector(broker, listeners))
+        app = web.Application(client_max_size=64 * 1024)
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/healthz", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/api/v1/overview", self._overview),
+                web.get("/api/v1/topics", self._topics),
+                web.get("/api/v1/groups", self._groups),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, sock).start()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._runner.cleanup()
+
+    async def _page(self, request: web.Request) -> web.Response:
+        text = render_page(
+            views.overview(self._broker, self._routes, self._listeners),
+            views.topics(self._broker),
+            views.groups(self._broker),
+        )
+        headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        return web.Response(text=text, content_type="text/html", headers=headers)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        status = self._broker.store.status()
+        if self._broker.is_accepting and status.is_writable:
+            return web.Response(text="ok\n")
+        reason = status.failure or ("the broker is stopping" if not self._broker.is_accepting else "not writable")
+        return web.Response(text=reason + "\n", status=503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        return web.json_response(views.overview(self._broker, self._routes, self._listeners))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        with_own = request.query.get("own") in ("1", "true")
+        return web.json_response({"topics": views.topics(self._broker, with_own=with_own)})
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        return web.json_response({"groups": views.groups(self._broker)})

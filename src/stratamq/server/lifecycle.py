@@ -1,0 +1,359 @@
+"""Starting and stopping a broker with its name server, in order.
+
+Start: ports are bound (so that one in use is said at once), the store is opened and recovered, the tables are loaded,
+the broker is registered, the ports accept, the ready file is written.
+
+Stop: the ready file goes, nothing is accepted any more, waiting pulls are answered, requests in work are finished or
+refused, connections are closed, what is unwritten is written and synced, the tables are saved, the store writes its
+checkpoint and drops its marker of an unclean stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from stratamq.broker.broker import (
+    DELAYS_FILE,
+    GROUPS_FILE,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    Broker,
+    BrokerAddress,
+    SavedFiles,
+)
+from stratamq.broker.ports import SavedValue
+from stratamq.clock import Clock, SystemClock
+from stratamq.config import BrokerConfig, ServerConfig, StoreConfig
+from stratamq.errors import StrataError
+from stratamq.files.durable import ConfigFile, replace_file
+from stratamq.formats.message import encode_host
+from stratamq.logstore.types import Arrival
+from stratamq.server.http import HttpServer
+from stratamq.server.namesrv import NameServer
+from stratamq.server.remoting import RemotingListener, RemotingPeer
+from stratamq.server.requests.admin import AdminRequests
+from stratamq.server.requests.base import collect
+from stratamq.server.requests.groups import GroupRequests
+from stratamq.server.requests.members import MemberRequests
+from stratamq.server.requests.messages import MessageRequests
+from stratamq.server.requests.offsets import OffsetRequests
+from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.send import SendRequests
+from stratamq.server.requests.send_back import SendBackRequests
+from stratamq.server.requests.topics import TopicRequests
+from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
+from stratamq.server.storage import OpenedStore, open_log_store
+
+_log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+SWEEP_S: Final = 5.0
+EXPIRE_S: Final = 10.0
+SAVE_DELAY_S: Final = 0.05
+"""How long a changed table waits for further changes before it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of one process."""
+
+    data_dir: Path
+    server: ServerConfig = field(default_factory=ServerConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where clients reach the process."""
+
+    namesrv: str
+    broker: str
+    http: str
+
+
+OpenStore = Callable[..., OpenedStore]
+
+
+class Server:
+    """A broker with its embedded name server and its HTTP page, in one event loop."""
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, open_store: OpenStore = open_log_store
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self._open_store = open_store
+        self._tasks: list[asyncio.Task[None]] = []
+        self._save_wanted = asyncio.Event()
+        self._stack = contextlib.AsyncExitStack()
+        self.addresses = Addresses("", "", "")
+        self._opened: OpenedStore | None = None
+        self._pulls: PullRequests | None = None
+        self._listeners: list[RemotingListener] = []
+
+    # --- start ---
+
+    async def start(self) -> None:
+        """Bring everything up. What was begun is taken back when it fails. Blocks while the store recovers."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self.settings.server
+        raise_file_limit()
+        namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port")
+        broker_socket = self._bind(config.broker_port, "--broker-port")
+        http_socket = self._bind(config.http_port, "--http-port")
+        host = advertised_host(config.host, self.settings.broker.advertised_host)
+        port = port_of(broker_socket)
+        address = BrokerAddress(host, port, encode_host(host, port))
+        self._open(address)
+        self.namesrv = NameServer(
+            config, self.clock, ConfigFile(str(self.settings.data_dir / "config" / "kvConfig.json"))
+        )
+        self._register()
+        self.broker_listener = RemotingListener("broker", config, self._handlers(), on_lost=self._peer_lost)
+        self._listeners = [self.broker_listener, self.namesrv.listener]
+        self._stack.push_async_callback(self._close_listeners)
+        self._start_tasks()
+        self.http = HttpServer(self.broker, self.namesrv.routes, self._listeners)
+        self._stack.push_async_callback(self.http.close)
+        await self.broker_listener.listen(broker_socket)
+        if config.vip_port and port > 2:
+            await self.broker_listener.listen(self._bind(port - 2, "--broker-port (vip_port takes it minus 2)"))
+        await self.namesrv.listener.listen(namesrv_socket)
+        await self.http.listen(http_socket)
+        self.addresses = Addresses(f"{host}:{port_of(namesrv_socket)}", str(address), f"{host}:{port_of(http_socket)}")
+        _log.info(
+            "ready: name server %s, broker %s (%s in %s), http %s, data in %s",
+            self.addresses.namesrv,
+            self.addresses.broker,
+            self.settings.broker.broker_name,
+            self.settings.broker.cluster_name,
+            self.addresses.http,
+            self.settings.data_dir,
+        )
+
+    def _bind(self, port: int, flag: str) -> Any:
+        sock = bind(self.settings.server.host, port, flag)
+        self._stack.callback(sock.close)
+        return sock
+
+    def _open(self, address: BrokerAddress) -> None:
+        """Open the store first: it takes the lock that keeps other processes from the tables too."""
+        settings = self.settings
+        opened = self._open_store(
+            settings.data_dir,
+            settings.store,
+            clock=self.clock,
+            store_host=address.host_bytes,
+            delay_levels=settings.broker.delay_levels,
+            on_arrivals=self._arrived,
+            on_congested=lambda: self._set_congested(True),
+            on_relieved=lambda: self._set_congested(False),
+        )
+        self._opened = opened
+        self._stack.push_async_callback(self._close_store)
+        folder = settings.data_dir / "config"
+        files = [ConfigFile(str(folder / name)) for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAYS_FILE)]
+        self.broker = Broker(
+            config=settings.broker,
+            store_config=settings.store,
+            address=address,
+            store=opened.store,
+            committer=opened.committer,
+            files=SavedFiles(*files),
+            clock=self.clock,
+            process_id=os.getpid(),
+            on_topics_changed=self._topics_changed,
+        )
+        if self.broker.topics_taken_back:
+            _log.warning(
+                "topics found in the store but not in %s: %s", TOPICS_FILE, ", ".join(self.broker.topics_taken_back)
+            )
+
+    def _handlers(self) -> dict[int, Any]:
+        broker = self.broker
+        self._pulls = PullRequests(broker)
+        self._members = MemberRequests(broker)
+        return collect(
+            SendRequests(broker),
+            self._pulls,
+            MessageRequests(broker),
+            self._members,
+            OffsetRequests(broker),
+            SendBackRequests(broker),
+            TopicRequests(broker),
+            GroupRequests(broker),
+            AdminRequests(broker, self.settings.store),
+        )
+
+    def _start_tasks(self) -> None:
+        for coroutine in (
+            every(TICK_S, self._tick),
+            every(SWEEP_S, self._sweep),
+            every(EXPIRE_S, self._expire),
+            self._save_loop(),
+        ):
+            self._tasks.append(asyncio.create_task(coroutine))
+
+    # --- what happens meanwhile ---
+
+    def _arrived(self, arrivals: Sequence[Arrival]) -> None:
+        if self._pulls is not None:
+            self._pulls.arrived(arrivals)
+
+    def _set_congested(self, congested: bool) -> None:
+        for listener in self._listeners[:1]:
+            listener.set_congested(congested)
+
+    def _topics_changed(self) -> None:
+        self._save_wanted.set()
+        if hasattr(self, "namesrv"):
+            self._register()
+
+    def _register(self) -> None:
+        self.namesrv.register_own(self.broker)
+
+    def _peer_lost(self, peer: RemotingPeer) -> None:
+        self._members.notify_groups(self.broker.drop_connection(peer))
+
+    def _tick(self) -> None:
+        assert self._pulls is not None
+        self._pulls.expire()
+        due = self.broker.delays.next_due_ms()
+        now = self.clock.wall_ms()
+        if due is not None and due <= now and self.broker.is_accepting:
+            self.broker.delays.deliver(now)
+        if self.broker.has_unsaved_tables:
+            self._save_wanted.set()
+
+    def _sweep(self) -> None:
+        assert self._pulls is not None
+        for listener in self._listeners:
+            listener.sweep()
+        self._pulls.check_behind()
+        self.namesrv.expire()
+
+    def _expire(self) -> None:
+        self._members.notify_groups(self.broker.expire_clients())
+
+    async def _save_loop(self) -> None:
+        interval = self.settings.broker.offsets_flush_interval_ms / 1000
+        loop = asyncio.get_running_loop()
+        next_offsets = loop.time() + interval
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._save_wanted.wait(), max(0.0, next_offsets - loop.time()))
+                await asyncio.sleep(SAVE_DELAY_S)
+            self._save_wanted.clear()
+            with_offsets = loop.time() >= next_offsets
+            if with_offsets:
+                next_offsets = loop.time() + interval
+            await self._save(with_offsets=with_offsets)
+
+    async def _save(self, *, with_offsets: bool) -> None:
+        unsaved = self.broker.unsaved(with_offsets=with_offsets)
+        if not unsaved:
+            return
+        try:
+            await asyncio.to_thread(_write_all, unsaved)
+        except OSError as error:
+            self.broker.mark_unsaved()
+            _log.error("tables cannot be saved, trying again in a while: %s", error)
+
+    # --- stop ---
+
+    async def stop(self) -> None:
+        """Take everything down in order. Raises what the last writes raise, after all is closed."""
+        if not hasattr(self, "broker"):
+            return
+        _log.info("stopping")
+        for listener in self._listeners:
+            listener.stop_accepting()
+        self.broker.is_accepting = False
+        if self._pulls is not None:
+            self._pulls.release_all()
+        await self._stack.aclose()
+        _log.info("stopped")
+
+    async def _close_listeners(self) -> None:
+        timeout = self.settings.server.stop_timeout_ms / 1000
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self.broker_listener.unanswered() and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        for listener in self._listeners:
+            await listener.close(max(0.5, deadline - loop.time()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _close_store(self) -> None:
+        assert self._opened is not None
+        try:
+            await self._opened.close_committer()
+            if hasattr(self, "broker"):
+                _write_all(self.broker.unsaved(with_offsets=True))
+        except (OSError, StrataError) as error:
+            _log.error("not everything could be written at stop: %s", error)
+        finally:
+            self._opened.close_store()
+
+
+def _write_all(unsaved: Sequence[tuple[SavedValue, Any]]) -> None:
+    for file, value in unsaved:
+        file.store(value)
+
+
+async def every(seconds: float, work: Callable[[], None]) -> None:
+    """Do ``work`` again and again; an error is logged and does not end it."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            work()
+        except Exception:
+            _log.exception("periodic work failed")
+
+
+async def serve(settings: Settings, *, ready_file: Path | None = None, open_store: OpenStore = open_log_store) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order."""
+    wanted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wanted.set)
+    server = Server(settings, open_store=open_store)
+    await server.start()
+    try:
+        if ready_file is not None:
+            write_ready_file(ready_file, server.addresses)
+        await wanted.wait()
+    finally:
+        if ready_file is not None:
+            remove_ready_file(ready_file)
+        await server.stop()
+
+
+def write_ready_file(path: Path, addresses: Addresses) -> None:
+    """Say in one JSON object where clients reach the process. A reader sees the whole file or none."""
+    text = json.dumps({"namesrv": addresses.namesrv, "broker": addresses.broker, "http": addresses.http})
+    replace_file(str(path), text.encode() + b"\n")
+
+
+def remove_ready_file(path: Path) -> None:
+    """Take the ready file away; clients may no longer connect."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

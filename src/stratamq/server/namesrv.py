@@ -1,0 +1,64 @@
+"""The name server of this process: route table, key-value settings, port. Real brokers may register here as well."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stratamq.broker.broker import Broker
+from stratamq.broker.ports import SavedValue
+from stratamq.clock import Clock
+from stratamq.config import ServerConfig
+from stratamq.nameserver.kv import KvConfig
+from stratamq.nameserver.routes import DataVersion, QueueData, Registration, RouteTable
+from stratamq.server.remoting import RemotingListener, RemotingPeer
+from stratamq.server.requests.base import collect
+from stratamq.server.requests.namesrv_brokers import BrokerRequests
+from stratamq.server.requests.namesrv_kv import KvRequests
+from stratamq.server.requests.namesrv_routes import RouteRequests
+
+_log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """Routes for clients. ``file`` keeps the key-value settings."""
+
+    def __init__(self, config: ServerConfig, clock: Clock, file: SavedValue) -> None:
+        self._clock = clock
+        self._file = file
+        self.routes = RouteTable()
+        self.kv = KvConfig(file.load(), on_change=self._save)
+        handlers = collect(
+            RouteRequests(self.routes, self.kv), BrokerRequests(self.routes, self.kv, clock), KvRequests(self.kv)
+        )
+        self.listener = RemotingListener("name server", config, handlers, on_lost=self._peer_lost)
+
+    def register_own(self, broker: Broker) -> None:
+        """Take the broker of this process with all its topics; it does not expire."""
+        version = broker.topics.version
+        self.routes.register(
+            Registration(
+                cluster=broker.config.cluster_name,
+                name=broker.config.broker_name,
+                address=str(broker.address),
+                version=DataVersion(version.state_version, version.timestamp, version.counter),
+                topics={
+                    name: QueueData(topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
+                    for name, topic in broker.topics.configs().items()
+                },
+            ),
+            now_ms=self._clock.monotonic_ms(),
+            permanent=True,
+        )
+
+    def expire(self) -> None:
+        """Drop brokers that were silent too long."""
+        for address in self.routes.expire(self._clock.monotonic_ms()):
+            _log.warning("broker %s is silent: its routes are gone", address)
+
+    def _peer_lost(self, peer: RemotingPeer) -> None:
+        for address in self.routes.drop_connection(peer):
+            _log.warning("broker %s has disconnected: its routes are gone", address)
+
+    def _save(self, value: Any) -> None:
+        self._file.store(value)
