@@ -1,0 +1,42 @@
+"""One Spark session for the whole run: on two cores several JVMs would only compete."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TUNED = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    # Quick to start and to warm up; slower in the long run, which tests do not have.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory) -> Iterator[object]:
+    """A session on two cores whose tasks may fail twice before the query does."""
+    from stratamq.pipeline.session import session
+
+    made = session("tests", "local[2,3]", config=TUNED, jvm_log=tmp_path_factory.mktemp("spark") / "jvm.log")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session", params=["rocketmq-5.3-clean", "rocketmq-5.3-killed", "rocketmq-5.5-clean"])
+def golden(request, tmp_path_factory) -> tuple[Path, Path]:
+    """A store that RocketMQ itself wrote: its directory, and the file that says what is in it."""
+    folder = ROOT / "tests" / "golden" / request.param
+    if not (folder / "store.tar.xz").exists():
+        pytest.skip(f"{folder} is not there")
+    place = tmp_path_factory.mktemp(request.param)
+    with tarfile.open(folder / "store.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "store", folder / "MANIFEST.json"
