@@ -41,6 +41,10 @@ class FileSystem(Protocol):
         synced. Returns its descriptor."""
         ...
 
+    def create_durable(self, path: str, size: int) -> int:
+        """Like `create`, and file, length and name are on the disk when it returns. Blocks for two syncs."""
+        ...
+
     def close(self, fd: int) -> None:
         """Close a descriptor."""
         ...
@@ -120,6 +124,18 @@ class LocalFileSystem:
         try:
             if size:
                 os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+        return fd
+
+    def create_durable(self, path: str, size: int) -> int:
+        fd = self.create(path, size)
+        try:
+            os.fsync(fd)
+            self.sync_directory(os.path.dirname(path))
         except OSError:
             os.close(fd)
             with contextlib.suppress(OSError):

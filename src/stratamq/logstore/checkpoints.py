@@ -50,7 +50,7 @@ class CheckpointFile:
             return None, None
         return decode_checkpoint(data), decode_progress(data)
 
-    def write(self, checkpoint: Checkpoint, progress: Progress) -> None:
+    def write(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         """Put new values in place. Blocks for a sync. Raises OSError."""
         created = False
         if self._fd < 0:

@@ -172,9 +172,8 @@ class CommitLog:
         if self.bases and self.bases[0] <= base <= self.bases[-1]:
             fd = self._fs.open(path)
         else:
-            fd = self._fs.create(path, self.file_bytes)
+            fd = self._fs.create_durable(path, self.file_bytes)  # so that no crash leaves a gap between files
             self.bases.append(base)
-            self._directory_unsynced_at = base
         self._handles[base] = fd
         return fd
 

@@ -123,8 +123,8 @@ class Index:
             newest = self.files[-1].header.end_physical_offset if self.files else 0
             self.behind_from = self.position = max(rows[0][2], newest)
             _logger.error(
-                "no space left for the index: messages from physical offset %d on cannot be found by key until there is "
-                "room again; storing goes on",
+                "no space left for the index: messages from physical offset %d on cannot be found by key until there "
+                "is room again; storing goes on",
                 self.behind_from,
             )
 

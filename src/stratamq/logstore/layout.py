@@ -40,10 +40,13 @@ def is_topic_name(topic: str) -> bool:
     return len(topic) <= longest and _TOPIC.match(topic) is not None
 
 
-def list_stream_files(fs: FileSystem, directory: str, file_bytes: int, *, setting: str) -> list[int]:
+def list_stream_files(
+    fs: FileSystem, directory: str, file_bytes: int, *, setting: str, derived: bool = False
+) -> list[int]:
     """Bases of the files of one stream, in order, after checking names, lengths and that none is missing between.
 
-    Sub-directories are left alone. A last file of length 0 (a crash between creation and sizing) is removed.
+    Sub-directories are left alone. A last file of length 0 (a crash between creation and sizing) is removed. Of a
+    ``derived`` stream, which can be rebuilt, files behind a gap or an empty file are removed too: a crash can leave that.
 
     Raises:
         StrayFile: A name that is no base offset, or a base that no file of this length can have.
@@ -51,22 +54,24 @@ def list_stream_files(fs: FileSystem, directory: str, file_bytes: int, *, settin
     """
     bases: list[int] = []
     names = [n for n in fs.list(directory) if not _is_directory(fs, os.path.join(directory, n))]
-    for name in names:
+    for number, name in enumerate(names):
         path = os.path.join(directory, name)
         if len(name) != NAME_DIGITS or not name.isascii() or not name.isdigit():
             raise StrayFile(path, f"files here are named by {NAME_DIGITS} digits")
         base = int(name)
         found = fs.stat(path)
         size = found.size if found is not None else 0
-        if size == 0 and name == names[-1]:
-            fs.remove(path)
-            continue
+        is_gap = bool(bases) and base != bases[-1] + file_bytes
+        if (size == 0 or is_gap) and (derived or (size == 0 and name == names[-1])):
+            for rest in names[number:]:
+                fs.remove(os.path.join(directory, rest))
+            break
         if size != file_bytes:
             hint = f"is {setting} set to what this store was made with?"
             raise BadLength(path, 0, f"a file of {file_bytes} bytes", f"{size} bytes", hint=hint)
         if base % file_bytes:
             raise StrayFile(path, f"no file of {file_bytes} bytes begins at byte {base}")
-        if bases and base != bases[-1] + file_bytes:
+        if is_gap:
             missing = os.path.join(directory, stream_file_name(bases[-1] + file_bytes))
             raise BadLength(missing, 0, f"a file of {file_bytes} bytes", "no file", hint=f"the next one is {path}")
         bases.append(base)

@@ -54,7 +54,9 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
                 if QUEUE_DIRECTORY.match(name) is None:
                     continue
                 path = os.path.join(topic_directory, name)
-                bases = layout.list_stream_files(self._fs, path, self.file_bytes, setting="mappedFileSizeConsumeQueue")
+                bases = layout.list_stream_files(
+                    self._fs, path, self.file_bytes, setting="mappedFileSizeConsumeQueue", derived=True
+                )
                 self._add(QueueKey(topic, int(name)), bases)
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -114,6 +116,12 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         if not files_before:
             self._new_directories[os.path.dirname(queue.directory)] = None
             self._new_directories[self.directory] = None
+
+    def note_changed(self, queue: ConsumeQueue) -> None:
+        """Recovery changed the files of ``queue`` in another way than by `write`: they must be synced too."""
+        for base in queue.bases:
+            self.dirty.setdefault(queue.path_of(base), (0, 0))
+        self._new_directories[queue.directory] = None
 
     def take_sync_work(self, *, everything: bool = False) -> SyncWork:
         """The oldest dirty files (`SYNC_FILES_MAX` at most, or all of them) to be synced now; they count as clean from

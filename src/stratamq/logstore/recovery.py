@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,6 +57,8 @@ class Parts:
     queues: QueueTable
     index: Index | None
     delay_levels: tuple[int, ...]
+    before_rebuild: Callable[[], None]
+    """Called before queues are rebuilt: makes a crash in the middle look like a crash, with nothing of them trusted."""
 
 
 @dataclass(slots=True)
@@ -112,8 +115,8 @@ def recover(
     if dispatcher.broken:
         _rebuild(parts, dispatcher, result, report)
     for queue in parts.queues.values():
-        if queue.max_physical_offset > result.end:
-            queue.truncate(result.end)
+        if queue.max_physical_offset > result.end and queue.truncate(result.end):
+            parts.queues.note_changed(queue)
         queue.visible_offset = queue.next_offset = queue.written_offset
         queue.correct_min_offset(parts.log.min_offset)
     if report is not None:
@@ -134,7 +137,8 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, 
         known_good = 0
         queues_from = verify_from = _file_to_begin_with(parts, checkpoint, clean=clean)
     for queue in parts.queues.values():
-        queue.truncate(_EVERYTHING if clean else queues_from)
+        if queue.truncate(_EVERYTHING if clean else queues_from):
+            parts.queues.note_changed(queue)
     if progress is None and clean:
         verify_from = _file_behind_queues(parts)
     start, index_from = verify_from, _EVERYTHING
@@ -147,6 +151,7 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, 
             start = index_from if exact else max(low, log.base_of(index_from))
     if log.bases and not _queues_are_complete(parts.queues, progress, clean=clean):
         _logger.warning("consume queues are missing in %s: reading the whole commit log", parts.directory)
+        parts.before_rebuild()
         start = low
     return _Plan(known_good, index_from, start, verify_from, start <= low)
 
@@ -263,6 +268,7 @@ class _Dispatcher:
         _logger.warning("queue %s begins anew at %d: the topic was deleted and made again", queue.key, offset)
         self._write([queue])
         queue.rewind(offset)
+        self._parts.queues.note_changed(queue)
         return True
 
     def finish(self, position: int) -> None:
@@ -324,9 +330,11 @@ def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, cl
 def _rebuild(parts: Parts, first: _Dispatcher, result: RecoveryReport, report: ReportProgress | None) -> None:
     """Pass 8: queues that did not fit are made anew from the whole log."""
     low = parts.log.min_offset
+    parts.before_rebuild()
     for queue in first.broken:
         _logger.warning("consume queue %s does not fit the commit log and is rebuilt", queue.key)
         queue.destroy()
+        parts.queues.note_changed(queue)
         result.rebuilt_queues.append(f"{queue.key.topic}/{queue.key.queue_id}")
     plan = _Plan(0, _EVERYTHING, low, low, from_first=True)
     dispatcher = _Dispatcher(parts, plan, RecoveryReport(), set(first.broken))

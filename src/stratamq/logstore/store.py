@@ -14,6 +14,7 @@ How writes can fail and what then holds: docs/design/write-path.md.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import resource
@@ -163,6 +164,7 @@ class LogStore:
     def _recover(self, progress: Progress | None) -> None:
         checkpoint, synced = self._checkpoint.read()
         clean = self._fs.stat(self._abort_path) is None and (checkpoint is not None or not self._log.bases)
+        self._parts.before_rebuild = lambda: self._distrust_queues(checkpoint or Checkpoint(), synced)
         self.recovery = recover(self._parts, checkpoint, synced, clean=clean, report=progress)
         end = self.recovery.end
         timestamp = self.recovery.last_store_timestamp
@@ -170,10 +172,23 @@ class LogStore:
             timestamp = checkpoint.physic_msg_timestamp
         self._batch.begin(end)
         self._batch.last_store_timestamp = timestamp
+        self._write_index_rows()
         self._sync_everything(CommitToken(end, timestamp, self._log.sync_work()), clean=False)
+        self._mark_open()
+
+    def _mark_open(self) -> None:
+        """Put the abort marker in place: while it is there, the next open is one after a crash."""
         if self._fs.stat(self._abort_path) is None:
             write_file(self._abort_path, str(os.getpid()).encode(), filesystem=self._fs)
             self._fs.sync_directory(self.directory)
+
+    def _distrust_queues(self, checkpoint: Checkpoint, synced: SyncedProgress | None) -> None:
+        """Queues are about to be rebuilt: after a crash in the middle the next open must begin at the oldest record."""
+        if synced is not None:
+            synced = synced._replace(queues_synced=self._log.min_offset, queue_count=0, queues_fingerprint=0)
+        checkpoint = dataclasses.replace(checkpoint, logics_msg_timestamp=0)
+        self._checkpoint.write(checkpoint, synced)
+        self._mark_open()
 
     def _sync_everything(self, token: CommitToken, *, clean: bool) -> None:
         self.sync(token)
@@ -589,4 +604,13 @@ def _load(
     if config.index_enabled:
         index = Index(fs, os.path.join(path, layout.INDEX), config, clock)
         index.load()
-    return Parts(fs=fs, directory=path, config=config, log=log, queues=queues, index=index, delay_levels=delay_levels)
+    return Parts(
+        fs=fs,
+        directory=path,
+        config=config,
+        log=log,
+        queues=queues,
+        index=index,
+        delay_levels=delay_levels,
+        before_rebuild=lambda: None,
+    )
