@@ -265,6 +265,19 @@ def make_special(name: str, golden: Golden, out: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def unpack(name: str, folder: Path) -> Path:
+    """Unpack a golden store into ``folder``; returns the store directory."""
+    with tarfile.open(OUT / name / "store.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "store"
+
+
+def manifest(name: str) -> Row:
+    """The manifest of a golden store."""
+    loaded: Row = json.loads((OUT / name / "MANIFEST.json").read_text(encoding="utf-8"))
+    return loaded
+
+
 def offsets_on_disk(store: Path, group: str) -> bool:
     """True once the group is in the offset file."""
     path = store / "config" / "consumerOffset.json"
