@@ -1,4 +1,4 @@
-"""The checkpoint file on disk: read at open, rewritten in place while the store runs.
+"""The checkpoint: the file, read at open and rewritten in place while the store runs, and what goes into it.
 
 All fields lie in the first 128 bytes, so the one write that replaces them touches one disk sector.
 """
@@ -6,6 +6,7 @@ All fields lie in the first 128 bytes, so the one write that replaces them touch
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from stratamq.errors import StrayFile
 from stratamq.files.filesystem import FileSystem
@@ -17,6 +18,9 @@ from stratamq.formats.checkpoint import (
     decode_progress,
     encode_checkpoint,
 )
+from stratamq.logstore.commit_log import SyncWork
+from stratamq.logstore.index import Index
+from stratamq.logstore.queue_table import QueueTable
 
 _FIELDS_BYTES = 40
 
@@ -69,3 +73,49 @@ class CheckpointFile:
         if self._fd >= 0:
             self._fs.close(self._fd)
             self._fd = -1
+
+
+class CheckpointToken(NamedTuple):
+    """What one round of queue and index syncs brings to the disk, and the checkpoint that is true after it."""
+
+    work: SyncWork
+    checkpoint: Checkpoint
+    progress: Progress
+
+
+def checkpoint_token(
+    flushed: int, flushed_timestamp: int, queues: QueueTable, index: Index | None, *, everything: bool, clean: bool
+) -> CheckpointToken:
+    """What to sync now, and what is true afterwards: nothing in it goes beyond what the log itself has on the disk.
+
+    The files in the token count as clean from here on, so a failure of its sync must fail the store.
+
+    Args:
+        flushed: How far the commit log is synced, with the store time of the last record below.
+        everything: Take all changed queue files, not only as many as one round may.
+        clean: The store is being closed: note also where each queue ends.
+    """
+    work = queues.take_sync_work(everything=everything)
+    position, timestamp = flushed, flushed_timestamp
+    for dirty_position, dirty_timestamp in queues.dirty.values():
+        position, timestamp = min(position, dirty_position), min(timestamp, dirty_timestamp - 1)
+    if queues.unwritten:
+        position, timestamp = min(position, queues.unwritten_from), 0
+    index_position, name, count, index_timestamp = flushed, 0, 0, 0
+    if index is not None:
+        index_work = index.take_sync_work()
+        work = SyncWork([*work.paths, *index_work.paths], [*work.directories, *index_work.directories])
+        index_position = min(flushed, index.position)
+        name, count, index_timestamp, _ = index.newest
+        count = min(count, index.count_below(index_position))
+    queue_count, queue_print = queues.prints_with_ends() if clean else queues.settle(position)
+    return CheckpointToken(
+        work,
+        Checkpoint(
+            physic_msg_timestamp=flushed_timestamp,
+            logics_msg_timestamp=max(0, timestamp),
+            index_msg_timestamp=min(index_timestamp, flushed_timestamp),
+            confirm_physical_offset=flushed,
+        ),
+        Progress(flushed, position, index_position, name, count, queue_count, queue_print),
+    )

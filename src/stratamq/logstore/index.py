@@ -9,7 +9,6 @@ from the log when there is room again.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Iterable
@@ -30,7 +29,6 @@ from stratamq.logstore.dispatch import index_keys
 from stratamq.logstore.index_file import IndexFile
 
 ROWS_MAX: Final = 4096
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _NAME_DIGITS: Final = 17
 _logger = logging.getLogger(__name__)
 
@@ -108,25 +106,29 @@ class Index:
             self.write_rows()
 
     def write_rows(self) -> None:
-        """Put the waiting rows into the files.
-
-        A full disk is not an error: see ``behind_from``. Raises other OSError.
-        """
+        """Put the waiting rows into the files. A disk that refuses is not an error here: see ``behind_from``."""
         if not self._rows:
             return
         rows, self._rows = self._rows, []
         try:
             self._put(rows)
         except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
             newest = self.files[-1].header.end_physical_offset if self.files else 0
             self.behind_from = self.position = max(rows[0][2], newest)
             _logger.error(
-                "no space left for the index: messages from physical offset %d on cannot be found by key until there "
-                "is room again; storing goes on",
+                "the index cannot be written (%s): messages from physical offset %d on cannot be found by key until it "
+                "can be again; storing goes on",
+                error.strerror,
                 self.behind_from,
             )
+
+    def can_write(self) -> bool:
+        """Whether there is room for the next rows; costs a reservation of blocks at most."""
+        try:
+            self._file_with_room().reserve(ROWS_MAX)
+        except OSError:
+            return False
+        return True
 
     def _put(self, rows: Iterable[IndexRow]) -> None:
         pairs: list[tuple[str, str]] = []

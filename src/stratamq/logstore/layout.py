@@ -46,7 +46,8 @@ def list_stream_files(
     """Bases of the files of one stream, in order, after checking names, lengths and that none is missing between.
 
     Sub-directories are left alone. A last file of length 0 (a crash between creation and sizing) is removed. Of a
-    ``derived`` stream, which can be rebuilt, files behind a gap or an empty file are removed too: a crash can leave that.
+    ``derived`` stream, which can be rebuilt, files behind a gap or an empty file are removed too: a crash can leave
+    that.
 
     Raises:
         StrayFile: A name that is no base offset, or a base that no file of this length can have.

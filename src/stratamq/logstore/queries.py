@@ -59,9 +59,9 @@ def _has_key(properties: str, key: str) -> bool:
 
 
 def catch_up(log: CommitLog, index: Index, bytes_max: int) -> None:
-    """Index records of about ``bytes_max`` of log for an index that fell behind. Raises OSError other than no space."""
+    """Index records of about ``bytes_max`` of log for an index that fell behind, if it can be written again."""
     start = index.behind_from
-    if start is None:
+    if start is None or not index.can_write():
         return
     rows: list[IndexRow] = []
     walk = Walk(log, start, verify_from=None, stop_at=min(log.end, start + bytes_max))

@@ -23,9 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from stratamq.clock import Clock
 from stratamq.config import StoreConfig
 from stratamq.errors import BadLength
 from stratamq.files.filesystem import FileSystem
+from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
 from stratamq.formats.message import SYS_INNER_BATCH, SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
@@ -57,8 +59,11 @@ class Parts:
     queues: QueueTable
     index: Index | None
     delay_levels: tuple[int, ...]
-    before_rebuild: Callable[[], None]
-    """Called before queues are rebuilt: makes a crash in the middle look like a crash, with nothing of them trusted."""
+    distrust: Callable[[bool, bool], None]
+    """Called before queues (first) or index (second) are rebuilt below what the checkpoint says of them.
+
+    Makes sure that a crash in the middle looks like a crash, with nothing of them trusted.
+    """
 
 
 @dataclass(slots=True)
@@ -89,6 +94,33 @@ class _Plan:
     """Where it begins to compare checksums."""
     from_first: bool
     """The walk begins with the oldest record, so a queue that is empty may begin anywhere."""
+
+
+def load_parts(
+    fs: FileSystem, path: str, config: StoreConfig, clock: Clock, handles: HandleCache, delay_levels: tuple[int, ...]
+) -> Parts:
+    """Passes 1 and 2: list and check the files. Raises StrayFile, BadLength, OSError."""
+    log_directory = os.path.join(path, layout.COMMIT_LOG)
+    fs.make_directory(log_directory)
+    bases = layout.list_stream_files(fs, log_directory, config.commit_log_file_bytes, setting="mappedFileSizeCommitLog")
+    log = CommitLog(fs, log_directory, config.commit_log_file_bytes, bases)
+    queue_directory = os.path.join(path, layout.CONSUME_QUEUE)
+    queues = QueueTable(fs, queue_directory, config.consume_queue_file_bytes_rounded, handles)
+    queues.load()
+    index: Index | None = None
+    if config.index_enabled:
+        index = Index(fs, os.path.join(path, layout.INDEX), config, clock)
+        index.load()
+    return Parts(
+        fs=fs,
+        directory=path,
+        config=config,
+        log=log,
+        queues=queues,
+        index=index,
+        delay_levels=delay_levels,
+        distrust=lambda queues, index: None,
+    )
 
 
 def recover(
@@ -146,12 +178,14 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, 
         index_from = parts.index.recover(checkpoint, progress, clean=clean, log_min=low)
         if progress is None and clean and parts.index.files:
             index_from = max(index_from, start)
+        if index_from < (start if progress is None else progress.index_synced):
+            parts.distrust(False, True)
         if index_from < start:
             exact = progress is not None and index_from == progress.index_synced
             start = index_from if exact else max(low, log.base_of(index_from))
     if log.bases and not _queues_are_complete(parts.queues, progress, clean=clean):
         _logger.warning("consume queues are missing in %s: reading the whole commit log", parts.directory)
-        parts.before_rebuild()
+        parts.distrust(True, False)
         start = low
     return _Plan(known_good, index_from, start, verify_from, start <= low)
 
@@ -330,7 +364,7 @@ def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, cl
 def _rebuild(parts: Parts, first: _Dispatcher, result: RecoveryReport, report: ReportProgress | None) -> None:
     """Pass 8: queues that did not fit are made anew from the whole log."""
     low = parts.log.min_offset
-    parts.before_rebuild()
+    parts.distrust(True, False)
     for queue in first.broken:
         _logger.warning("consume queue %s does not fit the commit log and is rebuilt", queue.key)
         queue.destroy()

@@ -15,15 +15,17 @@ How writes can fail and what then holds: docs/design/write-path.md.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 import resource
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stratamq.clock import Clock
-from stratamq.config import FlushMode, StoreConfig
+from stratamq.config import StoreConfig
 from stratamq.errors import StoreClosed, StoreError, StoreFailed, StoreFull
 from stratamq.files.durable import write_file
 from stratamq.files.filesystem import FileSystem, LocalFileSystem
@@ -32,30 +34,25 @@ from stratamq.formats.checkpoint import Checkpoint
 from stratamq.formats.checkpoint import Progress as SyncedProgress
 from stratamq.logstore import layout
 from stratamq.logstore.batch import Batch
-from stratamq.logstore.checkpoints import CheckpointFile
-from stratamq.logstore.commit_log import CommitLog, SyncWork
+from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, checkpoint_token
+from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
-from stratamq.logstore.index import NO_SPACE, Index
 from stratamq.logstore.lock import StoreLock
-from stratamq.logstore.queries import QUERY_MAX, catch_up, find_by_key, record_view
-from stratamq.logstore.queue_table import QueueTable
-from stratamq.logstore.reader import ReadLimits, offset_by_time, read_queue, store_timestamp_at
-from stratamq.logstore.recovery import Parts, RecoveryReport, recover
+from stratamq.logstore.queries import catch_up
+from stratamq.logstore.readable import ReadableStore
+from stratamq.logstore.recovery import Parts, RecoveryReport, load_parts, recover
 from stratamq.logstore.types import (
     Appended,
     Arrival,
-    GetResult,
-    GetStatus,
     Message,
     Progress,
-    QueryResult,
-    QueueKey,
     StoreStatus,
 )
 
-CATCH_UP_BYTES: Final = 16 * 1024 * 1024
-"""Log bytes indexed per checkpoint round while the index is behind."""
+CATCH_UP_BYTES: Final = 4 * 1024 * 1024
+"""Log bytes indexed per checkpoint round while the index is behind: some 20 ms of the owner's thread."""
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _logger = logging.getLogger(__name__)
 
 
@@ -71,33 +68,26 @@ class CommitToken(NamedTuple):
     arrivals: Sequence[Arrival] = ()
 
 
-class CheckpointToken(NamedTuple):
-    """What one round of queue and index syncs brings to the disk, and the checkpoint that is true after it."""
+@dataclass(slots=True)
+class _Before:
+    """The checkpoint that recovery began with, less what it has stopped to trust."""
 
-    work: SyncWork
     checkpoint: Checkpoint
-    progress: SyncedProgress
+    progress: SyncedProgress | None
 
 
-class LogStore:
+class LogStore(ReadableStore):
     """An open store. See the module's text; make one with `LogStore.open`."""
 
     def __init__(self, parts: Parts, *, clock: Clock, store_host: bytes, lock: StoreLock, handles: HandleCache) -> None:
-        self.directory = parts.directory
-        self.config = parts.config
+        super().__init__(parts)
         self.recovery = RecoveryReport()
         self._fs = parts.fs
         self._lock = lock
         self._handles = handles
-        self._log = parts.log
-        self._queues = parts.queues
-        self._index = parts.index
         self._parts = parts
         self._checkpoint = CheckpointFile(parts.fs, os.path.join(parts.directory, layout.CHECKPOINT))
         self._abort_path = os.path.join(parts.directory, layout.ABORT)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._limits = ReadLimits.of(parts.config, memory)
-        self._is_sync = parts.config.flush_mode is FlushMode.SYNC
         self._batch = Batch(
             config=parts.config,
             clock=clock,
@@ -105,7 +95,6 @@ class LogStore:
             store_host=store_host,
             delay_levels=parts.delay_levels,
         )
-        self._flushed = 0
         self._flushed_timestamp = 0
         self._unseen: deque[tuple[int, list[Arrival]]] = deque()
         """Commits that wait for their sync before consumers may see them: end of the log, arrivals."""
@@ -150,7 +139,7 @@ class LogStore:
         handles = HandleCache(fs, min(4096, soft // 4) if soft > 0 else 4096)
         store: LogStore | None = None
         try:
-            parts = _load(fs, path, config, clock, handles, levels)
+            parts = load_parts(fs, path, config, clock, handles, levels)
             store = cls(parts, clock=clock, store_host=store_host, lock=lock, handles=handles)
             store._recover(progress)
         except BaseException:
@@ -164,7 +153,8 @@ class LogStore:
     def _recover(self, progress: Progress | None) -> None:
         checkpoint, synced = self._checkpoint.read()
         clean = self._fs.stat(self._abort_path) is None and (checkpoint is not None or not self._log.bases)
-        self._parts.before_rebuild = lambda: self._distrust_queues(checkpoint or Checkpoint(), synced)
+        before = _Before(checkpoint or Checkpoint(), synced)
+        self._parts.distrust = lambda queues, index: self._distrust(before, queues=queues, index=index)
         self.recovery = recover(self._parts, checkpoint, synced, clean=clean, report=progress)
         end = self.recovery.end
         timestamp = self.recovery.last_store_timestamp
@@ -182,12 +172,18 @@ class LogStore:
             write_file(self._abort_path, str(os.getpid()).encode(), filesystem=self._fs)
             self._fs.sync_directory(self.directory)
 
-    def _distrust_queues(self, checkpoint: Checkpoint, synced: SyncedProgress | None) -> None:
-        """Queues are about to be rebuilt: after a crash in the middle the next open must begin at the oldest record."""
-        if synced is not None:
-            synced = synced._replace(queues_synced=self._log.min_offset, queue_count=0, queues_fingerprint=0)
-        checkpoint = dataclasses.replace(checkpoint, logics_msg_timestamp=0)
-        self._checkpoint.write(checkpoint, synced)
+    def _distrust(self, before: _Before, *, queues: bool, index: bool) -> None:
+        """Queues or index are about to be rebuilt: after a crash meanwhile the next open must start over."""
+        low = self._log.min_offset
+        if queues:
+            before.checkpoint = dataclasses.replace(before.checkpoint, logics_msg_timestamp=0)
+        if index:
+            before.checkpoint = dataclasses.replace(before.checkpoint, index_msg_timestamp=0)
+        if before.progress is not None and queues:
+            before.progress = before.progress._replace(queues_synced=low, queue_count=0, queues_fingerprint=0)
+        if before.progress is not None and index:
+            before.progress = before.progress._replace(index_synced=low, index_file=0, index_count=0)
+        self._checkpoint.write(before.checkpoint, before.progress)
         self._mark_open()
 
     def _sync_everything(self, token: CommitToken, *, clean: bool) -> None:
@@ -274,10 +270,7 @@ class LogStore:
             queue.max_physical_offset = batch.position
         arrivals += self._write_units(touched, start)
         if self._index is not None:
-            try:
-                self._index.add(rows, batch.position)
-            except OSError as error:
-                raise self._fail("write", self._index.directory, error) from error
+            self._index.add(rows, batch.position)
         return self._committed(arrivals)
 
     def _committed(self, arrivals: list[Arrival]) -> CommitToken:
@@ -389,174 +382,7 @@ class LogStore:
             return None
         return CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
 
-    # --- the checkpoint ---------------------------------------------------------------------------------------
-
-    def begin_checkpoint(self) -> CheckpointToken:
-        """Start a round of queue and index syncs (call it about every second). Also retries what waits for room.
-
-        Raises StoreFailed.
-        """
-        if isinstance(self._refusal, StoreFailed):
-            raise StoreFailed(*self._refusal.args)
-        self._write_index_rows()
-        return self._checkpoint_token(everything=False, clean=False)
-
-    def sync_checkpoint(self, token: CheckpointToken) -> None:
-        """Bring queues and index to the disk, then write the checkpoint. Blocks; may run in any thread, one at a time.
-
-        Raises StoreFailed, as `sync` does.
-        """
-        if isinstance(self._refusal, StoreFailed):
-            raise StoreFailed(*self._refusal.args)
-        self._sync_work(token.work)
-        try:
-            self._checkpoint.write(token.checkpoint, token.progress)
-        except OSError as error:
-            raise self._fail("write", self._checkpoint.path, error) from error
-
-    def _checkpoint_token(self, *, everything: bool, clean: bool) -> CheckpointToken:
-        """What to sync, and what is true afterwards. Nothing in it goes beyond what the log itself has on the disk."""
-        queues = self._queues
-        queue_work = queues.take_sync_work(everything=everything)
-        position, timestamp = self._flushed, self._flushed_timestamp
-        if queues.dirty or queues.unwritten:
-            for dirty_position, dirty_timestamp in queues.dirty.values():
-                position, timestamp = min(position, dirty_position), min(timestamp, dirty_timestamp - 1)
-        if queues.unwritten:
-            position, timestamp = min(position, queues.unwritten_from), 0
-        paths, directories = list(queue_work.paths), list(queue_work.directories)
-        index_position = self._flushed
-        name = count = index_timestamp = 0
-        if self._index is not None:
-            index_work = self._index.take_sync_work()
-            paths += index_work.paths
-            directories += index_work.directories
-            index_position = min(self._flushed, self._index.position)
-            name, count, index_timestamp, _ = self._index.newest
-            count = min(count, self._index.count_below(index_position))
-        queue_count, queue_print = queues.prints_with_ends() if clean else queues.settle(position)
-        return CheckpointToken(
-            SyncWork(paths, directories),
-            Checkpoint(
-                physic_msg_timestamp=self._flushed_timestamp,
-                logics_msg_timestamp=max(0, timestamp),
-                index_msg_timestamp=min(index_timestamp, self._flushed_timestamp),
-                confirm_physical_offset=self._flushed,
-            ),
-            SyncedProgress(self._flushed, position, index_position, name, count, queue_count, queue_print),
-        )
-
-    def _write_index_rows(self) -> None:
-        index = self._index
-        if index is None:
-            return
-        try:
-            index.write_rows()
-            if index.behind_from is not None:
-                catch_up(self._log, index, CATCH_UP_BYTES)
-        except OSError as error:
-            raise self._fail("write", index.directory, error) from error
-
-    # --- reading ----------------------------------------------------------------------------------------------
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        *,
-        max_bytes: int | None = None,
-        tags_codes: frozenset[int] | None = None,
-    ) -> GetResult:
-        """Read messages of a queue from ``offset`` on, as views of the records in the log.
-
-        Bounded by ``max_messages``, ``max_bytes`` and the store's transfer limits; at least one message is returned
-        when there is one. With ``tags_codes`` (signed 32-bit Java hashes) only messages whose tags code is among them.
-
-        Raises CorruptionError when the next record is damaged. Cost: about 10 us and 0.4 us a message.
-        """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read_queue(
-            self._log,
-            queue,
-            offset,
-            max_messages,
-            max_bytes=max_bytes,
-            tags_codes=tags_codes,
-            limits=self._limits,
-        )
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The oldest offset of a queue that can be read; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """One more than the newest offset that can be read; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
-        return 0 if queue is None else queue.visible_offset
-
-    def queues(self) -> list[QueueKey]:
-        """All queues that hold or held a message, sorted."""
-        return sorted(queue.key for queue in self._queues.values() if queue.bases or queue.next_offset)
-
-    def is_in_memory(self, physical_offset: int) -> bool:
-        """Whether a record is so new that it is likely in the page cache."""
-        return self._log.end - physical_offset <= self._limits.page_cache_bytes
-
-    def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at ``physical_offset``, checked with its checksum; None when none does."""
-        return record_view(self._log, physical_offset, self._readable_end)
-
-    def offset_by_time(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
-        """The first offset stored at or after ``ms``; with ``upper`` the last at or before it (0 when there is none).
-
-        When all is older than ``ms``, the queue's max offset. Cost: log2(length) small reads.
-        """
-        queue = self._queues.get((topic, queue_id))
-        return 0 if queue is None else offset_by_time(self._log, queue, ms, upper=upper)
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the oldest message of a queue; -1 when it has none."""
-        queue = self._queues.get((topic, queue_id))
-        unit = None if queue is None or queue.min_offset >= queue.visible_offset else queue.unit(queue.min_offset)
-        found = None if unit is None else store_timestamp_at(self._log, unit.physical_offset, unit.size)
-        return -1 if found is None else found
-
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Messages of a topic by unique key or by one of KEYS, stored in [begin_ms, end_ms]; the newest ``max_count``.
-
-        Hash collisions are left out. ``max_count`` is cut to `QUERY_MAX`. Cost: some 10 us a hit.
-        """
-        if self._index is None:
-            return QueryResult((), 0, 0)
-        self._write_index_rows()
-        count = min(max_count, QUERY_MAX)
-        records = find_by_key(self._log, self._index, topic, key, count, begin_ms, end_ms, self._readable_end)
-        _, _, timestamp, physical_offset = self._index.newest
-        return QueryResult(records, timestamp, physical_offset)
-
-    @property
-    def _readable_end(self) -> int:
-        return self._flushed if self._is_sync else self._log.end
-
-    @property
-    def min_physical_offset(self) -> int:
-        """Where the oldest commit-log file begins."""
-        return self._log.min_offset
-
-    @property
-    def max_physical_offset(self) -> int:
-        """End of what is committed."""
-        return self._log.end
-
-    @property
-    def flushed_physical_offset(self) -> int:
-        """End of what is known to be on the disk."""
-        return self._flushed
+    # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def pending_bytes(self) -> int:
@@ -588,29 +414,39 @@ class LogStore:
             failure="" if self._refusal is None else str(self._refusal),
         )
 
+    # --- the checkpoint ---------------------------------------------------------------------------------------
 
-def _load(
-    fs: FileSystem, path: str, config: StoreConfig, clock: Clock, handles: HandleCache, delay_levels: tuple[int, ...]
-) -> Parts:
-    """Passes 1 and 2 of recovery: list and check the files."""
-    log_directory = os.path.join(path, layout.COMMIT_LOG)
-    fs.make_directory(log_directory)
-    bases = layout.list_stream_files(fs, log_directory, config.commit_log_file_bytes, setting="mappedFileSizeCommitLog")
-    log = CommitLog(fs, log_directory, config.commit_log_file_bytes, bases)
-    queue_directory = os.path.join(path, layout.CONSUME_QUEUE)
-    queues = QueueTable(fs, queue_directory, config.consume_queue_file_bytes_rounded, handles)
-    queues.load()
-    index: Index | None = None
-    if config.index_enabled:
-        index = Index(fs, os.path.join(path, layout.INDEX), config, clock)
-        index.load()
-    return Parts(
-        fs=fs,
-        directory=path,
-        config=config,
-        log=log,
-        queues=queues,
-        index=index,
-        delay_levels=delay_levels,
-        before_rebuild=lambda: None,
-    )
+    def begin_checkpoint(self) -> CheckpointToken:
+        """Start a round of queue and index syncs (call it about every second). Also retries what waits for room.
+
+        Raises StoreFailed.
+        """
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        self._write_index_rows()
+        return self._checkpoint_token(everything=False, clean=False)
+
+    def sync_checkpoint(self, token: CheckpointToken) -> None:
+        """Bring queues and index to the disk, then write the checkpoint. Blocks; may run in any thread, one at a time.
+
+        Raises StoreFailed, as `sync` does.
+        """
+        if isinstance(self._refusal, StoreFailed):
+            raise StoreFailed(*self._refusal.args)
+        self._sync_work(token.work)
+        try:
+            self._checkpoint.write(token.checkpoint, token.progress)
+        except OSError as error:
+            raise self._fail("write", self._checkpoint.path, error) from error
+
+    def _checkpoint_token(self, *, everything: bool, clean: bool) -> CheckpointToken:
+        return checkpoint_token(
+            self._flushed, self._flushed_timestamp, self._queues, self._index, everything=everything, clean=clean
+        )
+
+    def _write_index_rows(self) -> None:
+        index = self._index
+        if index is not None:
+            index.write_rows()
+            if index.behind_from is not None:
+                catch_up(self._log, index, CATCH_UP_BYTES)
