@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -337,6 +338,7 @@ async def serve(settings: Settings, *, ready_file: Path | None = None, open_stor
         loop.add_signal_handler(number, wanted.set)
     server = Server(settings, open_store=open_store)
     await server.start()
+    spare_collections()
     try:
         if ready_file is not None:
             write_ready_file(ready_file, server.addresses)
@@ -345,6 +347,17 @@ async def serve(settings: Settings, *, ready_file: Path | None = None, open_stor
         if ready_file is not None:
             remove_ready_file(ready_file)
         await server.stop()
+
+
+def spare_collections() -> None:
+    """Let the cyclic collector run less often and look at less.
+
+    Requests in work are many young objects without cycles; at the interpreter's defaults looking through them again
+    and again takes a tenth of the time of a send.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def write_ready_file(path: Path, addresses: Addresses) -> None:
