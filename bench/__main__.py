@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = sorted(set(options.names) - set(SUITES))
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(SUITES)}")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 170)
     results: list[Row | Missing] = []
     for name in options.names or SUITES:
         console.print(f"[bold]{name}[/bold]: {SUITES[name]} ...")

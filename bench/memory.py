@@ -80,7 +80,7 @@ def serving(data: Path, folder: Path, *more: str, cpu: int | None = None) -> Ite
     """`stratamq serve` on free ports; yields its process id and the addresses of its ready file."""
     ready = folder / "ready.json"
     ready.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "stratamq.cli.main", "serve", "--data-dir", str(data), "--ready-file", str(ready)]
+    command = [sys.executable, "-m", "stratamq.cli.serve", "--data-dir", str(data), "--ready-file", str(ready)]
     command += ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0", *more]
     if cpu is not None:
         command = ["taskset", "-c", str(cpu), *command]

@@ -112,6 +112,7 @@ class AmqpConnection:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
+        self._early: list[tuple[int, bytes]] = []
         self.socket.sendall(b"AMQP\0\0\x09\x01")
         start = self._expect(10, 10)
         found = re.search(rb"\x07versionS(.{4})", start, re.DOTALL)
@@ -161,6 +162,10 @@ class AmqpConnection:
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """All complete frames that one receive brings (kind, payload); blocks until there is something."""
+        if self._early:
+            early, self._early = self._early, []
+            yield from early
+            return
         while True:
             data = self._buffer
             at, end = 0, len(data)
@@ -186,8 +191,9 @@ class AmqpConnection:
         wanted = struct.pack(">HH", class_id, method_id)
         while True:
             pending = list(self.frames())
-            for kind, payload in pending:
+            for number, (kind, payload) in enumerate(pending):
                 if kind == 1 and payload[:4] == wanted:
+                    self._early = pending[number + 1 :]
                     return payload
                 if kind == 1 and payload[:4] in (b"\0\x0a\0\x32", b"\0\x14\0\x28"):
                     raise ConnectionError(f"refused: {payload[4:]!r}")
