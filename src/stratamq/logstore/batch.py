@@ -23,9 +23,7 @@ from stratamq.formats.message import (
     SYS_INNER_BATCH,
     SYS_NEED_UNWRAP,
     SYS_STORE_HOST_V6,
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_MASK,
-    SYS_TRANSACTION_ROLLBACK,
+    SYS_TRANSACTION_PREPARED,
     encode_blank,
     head_struct,
 )
@@ -45,8 +43,8 @@ _I32_MAX: Final = 2**31 - 1
 _I64_MAX: Final = 2**63 - 1
 
 _Prepared = tuple[Message, ConsumeQueue, bytes, bytes, int]
-IndexRow = tuple[str, str, int, int]
-"""What the index needs of a record: topic, properties, physical offset, store time."""
+IndexRow = tuple[str, str, int, int, int]
+"""What the index needs of a record: topic, properties, physical offset, store time, sys flag."""
 
 
 class Batch:
@@ -55,7 +53,7 @@ class Batch:
     def __init__(
         self, *, config: StoreConfig, clock: Clock, queues: QueueTable, store_host: bytes, delay_levels: tuple[int, ...]
     ) -> None:
-        self._clock = clock
+        self._wall_ms = clock.wall_ms
         self._queues = queues
         self._delay_levels = delay_levels
         self._file_bytes = config.commit_log_file_bytes
@@ -72,6 +70,7 @@ class Batch:
             raise ValueError(f"a store host has 8 or 20 bytes, this has {len(store_host)}")
         self.store_host = store_host
         self._store_flag = SYS_STORE_HOST_V6 if len(store_host) == 20 else 0
+        self._fixed_bytes = HEAD_V4.size + 2 + len(store_host) - 8
 
     def begin(self, position: int) -> None:
         """Start an empty batch at physical offset ``position``."""
@@ -99,56 +98,92 @@ class Batch:
             MessageRefused: A message breaks a limit, or all together do not fit one commit-log file.
             FlowControlled: Too much is collected without a commit.
         """
-        prepared = self._prepare(messages)
-        total = sum([entry[4] for entry in prepared])
-        file_bytes = self._file_bytes
-        room = file_bytes - self.position % file_bytes
-        if total + BLANK_BYTES > room:
-            if total + BLANK_BYTES > file_bytes:
-                raise MessageRefused("record size", f"{total} bytes", f"at most {file_bytes - BLANK_BYTES} bytes")
-            self._check_size(total + room)
-            self._roll(room)
+        if len(messages) == 1:
+            prepared = [self._prepare(messages[0])]
+            total = prepared[0][4]
         else:
-            self._check_size(total)
-        now: int = self._clock.wall_ms()
-        if self.last_store_timestamp - CLOCK_STEP_MS < now < self.last_store_timestamp:
-            now = self.last_store_timestamp
-        self.last_store_timestamp = now
+            prepared = [self._prepare(message) for message in messages]
+            total = sum([entry[4] for entry in prepared])
+        position = self.position
+        room = self._file_bytes - position % self._file_bytes
+        if total + BLANK_BYTES > room or position - self.start + total > self._batch_bytes_max:
+            self._make_room(total, room)
+        now: int = self._wall_ms()
+        last = self.last_store_timestamp
+        if now != last:
+            if last - CLOCK_STEP_MS < now < last:
+                now = last
+            self.last_store_timestamp = now
         return [self._add(entry, now) for entry in prepared]
 
-    def _check_size(self, more: int) -> None:
-        if self.size and self.size + more > self._batch_bytes_max:
+    def _make_room(self, total: int, room: int) -> None:
+        """Go on to the next file when ``total`` bytes do not fit into the ``room`` left in this one; or refuse."""
+        if total + BLANK_BYTES > self._file_bytes:
+            longest = self._file_bytes - BLANK_BYTES
+            raise MessageRefused("record size", f"{total} bytes", f"at most {longest} bytes")
+        rolls = total + BLANK_BYTES > room
+        if self.size and self.size + total + (room if rolls else 0) > self._batch_bytes_max:
             raise FlowControlled(
                 f"{self.size} bytes wait for commit(), which is as much as pending_bytes_max allows; commit first"
             )
+        if rolls:
+            self._parts.append(encode_blank(room))
+            self.position += room
+            self._parts = []
+            self.segments.append(Segment(self.position, self._parts))
 
-    def _roll(self, room: int) -> None:
-        """End the file with a blank record; what follows goes to the next."""
-        self._parts.append(encode_blank(room))
-        self.position += room
-        self._parts = []
-        self.segments.append(Segment(self.position, self._parts))
+    def _prepare(self, message: Message) -> _Prepared:
+        """Check a message and take copies of what its caller could change."""
+        queue = self._queues.get((message.topic, message.queue_id))
+        if queue is None:
+            queue = self._new_queue(message)
+        body = message.body
+        if type(body) is not bytes:
+            body = bytes(body)
+        try:
+            properties = message.properties.encode()
+        except UnicodeEncodeError as error:
+            raise MessageRefused("properties", f"text that has no UTF-8 form ({error.reason})", "text") from None
+        properties_bytes = len(properties)
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            raise MessageRefused("properties", f"{properties_bytes} bytes", f"at most {PROPERTIES_BYTES_MAX} bytes")
+        body_bytes = len(body)
+        if body_bytes > self._body_bytes_max:
+            raise MessageRefused("body", f"{body_bytes} bytes", f"at most {self._body_bytes_max} bytes")
+        size = self._fixed_bytes + body_bytes + queue.topic_bytes + properties_bytes
+        if len(message.born_host) != 8:
+            size += 12
+        if (
+            message.flag
+            or message.sys_flag
+            or message.reconsume_times
+            or message.prepared_transaction_offset
+            or not 0 <= message.born_timestamp <= _I64_MAX
+            or len(message.born_host) != 8
+        ):
+            check_fields(message)
+        tail = queue.topic_part + properties_bytes.to_bytes(2, "big") + properties
+        return message, queue, body, tail, size
 
     def _add(self, entry: _Prepared, now: int) -> Appended:
-        message, queue, body, properties, size = entry
+        message, queue, body, tail, size = entry
         position = self.position
-        transaction = message.sys_flag & SYS_TRANSACTION_MASK
-        if transaction == 0 or transaction == SYS_TRANSACTION_COMMIT:
+        sys_flag = message.sys_flag
+        queue_offset = 0
+        if not sys_flag & SYS_TRANSACTION_PREPARED:  # neither prepared nor rolled back
             queue_offset = queue.next_offset
             if queue.batch_start < 0:
-                queue.batch_start = queue.next_offset
+                queue.batch_start = queue_offset
                 self.touched.append(queue)
             queue.next_offset = queue_offset + 1
             code = unit_tags_code(message.topic, message.properties, now, self._delay_levels)
             queue.pending += UNIT.pack(position, size, code)
             queue.codes.append(code)
-        else:
-            queue_offset = 0
         born_host = message.born_host
-        sys_flag = message.sys_flag & ~_HOST_FLAGS | self._store_flag
+        sys_flag = sys_flag & ~_HOST_FLAGS | self._store_flag
         if len(born_host) == 20:
             sys_flag |= SYS_BORN_HOST_V6
-        head = HEAD_V4 if not sys_flag & _HOST_FLAGS else head_struct(sys_flag)
+        head = head_struct(sys_flag) if sys_flag else HEAD_V4
         self._parts += (
             head.pack(
                 size,
@@ -168,42 +203,12 @@ class Batch:
                 len(body),
             ),
             body,
-            queue.topic_part,
-            len(properties).to_bytes(2, "big"),
-            properties,
+            tail,
         )
-        if self._index_enabled and transaction != SYS_TRANSACTION_ROLLBACK and properties:
-            self.index_rows.append((message.topic, message.properties, position, now))
+        if self._index_enabled:
+            self.index_rows.append((message.topic, message.properties, position, now, sys_flag))
         self.position = position + size
         return Appended(position, size, queue_offset, now)
-
-    def _prepare(self, messages: Sequence[Message]) -> list[_Prepared]:
-        """Check every message and take copies of what its caller could change."""
-        prepared = []
-        queues = self._queues
-        for message in messages:
-            queue = queues.get((message.topic, message.queue_id))
-            if queue is None:
-                queue = self._new_queue(message)
-            body = message.body
-            if type(body) is not bytes:
-                body = bytes(body)
-            try:
-                properties = message.properties.encode()
-            except UnicodeEncodeError as error:
-                raise MessageRefused("properties", f"text that has no UTF-8 form ({error.reason})", "text") from None
-            if len(body) > self._body_bytes_max:
-                raise MessageRefused("body", f"{len(body)} bytes", f"at most {self._body_bytes_max} bytes")
-            if len(properties) > PROPERTIES_BYTES_MAX:
-                raise MessageRefused("properties", f"{len(properties)} bytes", f"at most {PROPERTIES_BYTES_MAX} bytes")
-            check_fields(message)
-            size = HEAD_V4.size + 2 + len(body) + len(queue.topic_part) + len(properties)
-            if len(message.born_host) == 20:
-                size += 12
-            if self._store_flag:
-                size += 12
-            prepared.append((message, queue, body, properties, size))
-        return prepared
 
     def _new_queue(self, message: Message) -> ConsumeQueue:
         topic = message.topic
@@ -224,11 +229,9 @@ def check_fields(message: Message) -> None:
         raise MessageRefused("sys flag", hex(message.sys_flag), "no inner batch (queue type BatchCQ is not supported)")
     if len(message.born_host) not in (8, 20):
         raise MessageRefused("born host", f"{len(message.born_host)} bytes", "8 or 20 bytes")
-    if not (
-        -_I32_MAX <= message.flag <= _I32_MAX
-        and 0 <= message.sys_flag <= _I32_MAX
-        and 0 <= message.reconsume_times <= _I32_MAX
-        and -_I64_MAX <= message.born_timestamp <= _I64_MAX
-        and -_I64_MAX <= message.prepared_transaction_offset <= _I64_MAX
-    ):
-        raise MessageRefused("number", "one that does not fit its field", "32-bit flags and 64-bit times")
+    numbers: tuple[int, ...] = (message.flag, message.sys_flag, message.reconsume_times)
+    if not all(-_I32_MAX <= number <= _I32_MAX for number in numbers):
+        raise MessageRefused("flag, sys flag or reconsume times", numbers, "32-bit numbers")
+    numbers = (message.born_timestamp, message.prepared_transaction_offset)
+    if not all(-_I64_MAX <= number <= _I64_MAX for number in numbers):
+        raise MessageRefused("born timestamp or prepared transaction offset", numbers, "64-bit numbers")

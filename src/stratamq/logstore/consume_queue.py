@@ -34,6 +34,8 @@ class ConsumeQueue:
         "_first_physical_offset",
         "_fs",
         "_handles",
+        "_tail_base",
+        "_tail_path",
         "bases",
         "batch_start",
         "codes",
@@ -46,6 +48,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "pending",
+        "topic_bytes",
         "topic_part",
         "visible_offset",
         "written_offset",
@@ -57,6 +60,7 @@ class ConsumeQueue:
         topic = key.topic.encode()
         self.key = key
         self.topic_part = encode_topic(topic)
+        self.topic_bytes = len(self.topic_part)
         self.magic = MAGIC_V1 if len(topic) <= TOPIC_V1_BYTES_MAX else MAGIC_V2
         self.is_scheduled = key.topic == SCHEDULE_TOPIC
         self.directory = directory
@@ -69,6 +73,8 @@ class ConsumeQueue:
         self._first_physical_offset = UNKNOWN
         self.max_physical_offset = -1
         """End of the last record that has a unit; -1 when there is none."""
+        self._tail_base = -1
+        self._tail_path = ""
         self.pending = bytearray()
         """Units from ``written_offset`` on that are not in a file yet."""
         self.codes: list[int] = []
@@ -90,31 +96,38 @@ class ConsumeQueue:
                 self._first_physical_offset = unit.physical_offset
         return self._first_physical_offset
 
-    def write_pending(self) -> list[int]:
-        """Write the pending units to their files. Returns the bases of the files touched.
+    def write_pending(self) -> list[str]:
+        """Write the pending units to their files. Returns the paths of the files touched.
 
         Raises OSError; what was not written stays pending, and calling again goes on where it stopped.
         """
         touched = []
         while self.pending:
             start = self.written_offset * UNIT_BYTES
-            base = start - start % self.file_bytes
-            fd = self._file_for(base, start)
-            chunk = self.pending[: base + self.file_bytes - start]
-            self._fs.write(fd, [chunk], start - base)
-            touched.append(base)
+            position = start % self.file_bytes
+            if start - position != self._tail_base:
+                self._tail_base = start - position
+                self._tail_path = self.path_of(self._tail_base)
+            fd = self._file_for(self._tail_base, self._tail_path, position)
+            room = self.file_bytes - position
+            chunk = self.pending if len(self.pending) <= room else self.pending[:room]
+            self._fs.write(fd, (chunk,), position)
+            touched.append(self._tail_path)
             self.written_offset += len(chunk) // UNIT_BYTES
-            del self.pending[: len(chunk)]
+            if chunk is self.pending:
+                self.pending = bytearray()
+            else:
+                del self.pending[:room]
         return touched
 
-    def _file_for(self, base: int, start: int) -> int:
-        if base in self.bases:
-            return self._handles.get(self.path_of(base))
+    def _file_for(self, base: int, path: str, position: int) -> int:
+        if self.bases and self.bases[0] <= base <= self.bases[-1]:
+            return self._handles.get(path)
         if not self.bases:
             self._fs.make_directory(self.directory)
-        fd = self._handles.create(self.path_of(base), self.file_bytes)
-        if not self.bases and start > base:
-            self._fs.write(fd, [PREFILL_UNIT * ((start - base) // UNIT_BYTES)], 0)
+        fd = self._handles.create(path, self.file_bytes)
+        if not self.bases and position:
+            self._fs.write(fd, [PREFILL_UNIT * (position // UNIT_BYTES)], 0)
         if not self.bases:
             self.min_offset = self.written_offset
         self.bases.append(base)

@@ -48,20 +48,15 @@ def unit_tags_code(topic: str, properties: str, store_timestamp: int, delay_leve
         code = scheduled_tags_code(properties, store_timestamp, delay_levels)
         if code is not None:
             return code
-    if TAGS not in properties:
-        return 0
-    tags = find_property(properties, TAGS)
+    tags = find_property(properties, TAGS) if properties else None
     return tags_code(tags) if tags else 0
 
 
 def index_keys(properties: str) -> list[str]:
     """Keys under which a record is indexed, in the index file's order: the unique key, then each of KEYS."""
-    found = []
     unique = find_property(properties, UNIQ_KEY)
-    if unique is not None:
-        found.append(unique)
-    if KEYS in properties:
-        keys = find_property(properties, KEYS)
-        if keys is not None:
-            found += split_keys(keys) if " " in keys else [keys]
-    return found
+    keys = find_property(properties, KEYS)
+    if keys is None:
+        return [] if unique is None else [unique]
+    found = split_keys(keys) if " " in keys else [keys]
+    return found if unique is None else [unique, *found]

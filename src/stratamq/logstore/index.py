@@ -23,6 +23,7 @@ from stratamq.errors import StrayFile
 from stratamq.files.filesystem import FileSystem
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.java import index_key_hash, index_key_hashes
+from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.dispatch import index_keys
@@ -134,7 +135,9 @@ class Index:
         pairs: list[tuple[str, str]] = []
         offsets: list[int] = []
         times: list[int] = []
-        for topic, properties, physical_offset, store_timestamp in rows:
+        for topic, properties, physical_offset, store_timestamp, sys_flag in rows:
+            if not properties or sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
+                continue
             for key in index_keys(properties):
                 pairs.append((topic, key))
                 offsets.append(physical_offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK, check_record
+from stratamq.formats.message import check_record
 from stratamq.formats.properties import KEYS, UNIQ_KEY, find_property, split_keys
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import CommitLog
@@ -66,8 +66,7 @@ def catch_up(log: CommitLog, index: Index, bytes_max: int) -> None:
     rows: list[IndexRow] = []
     walk = Walk(log, start, verify_from=None, stop_at=min(log.end, start + bytes_max))
     for scanned in walk:
-        if scanned.properties and scanned.sys_flag & SYS_TRANSACTION_MASK != SYS_TRANSACTION_ROLLBACK:
-            rows.append((scanned.topic, scanned.properties, scanned.physical_offset, scanned.store_timestamp))
+        rows.append(scanned.index_row)
     index.behind_from = None
     index.add(rows, walk.position)
     index.write_rows()

@@ -91,8 +91,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
                 for base in queue.bases[-2:]:
                     self.dirty.setdefault(queue.path_of(base), (physical_offset, store_timestamp))
                 raise
-            for base in touched:
-                path = queue.path_of(base)
+            for path in touched:
                 if path not in self.dirty:
                     self.dirty[path] = (physical_offset, store_timestamp)
             if len(queue.bases) != files_before:

@@ -30,7 +30,7 @@ from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
-from stratamq.formats.message import SYS_INNER_BATCH, SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
+from stratamq.formats.message import SYS_INNER_BATCH
 from stratamq.logstore import layout
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import CommitLog
@@ -267,14 +267,14 @@ class _Dispatcher:
                 elif scanned.queue_offset < queue.first_offset:
                     self.broken[queue] = None  # the queue's first files are gone, the log's are not
         if self._is_indexed(scanned):
-            self._rows.append((scanned.topic, scanned.properties, scanned.physical_offset, scanned.store_timestamp))
+            self._rows.append(scanned.index_row)
         if self._result.records % _WRITE_EVERY == 0:
             self.finish(scanned.physical_offset + scanned.size)
 
     def _is_indexed(self, scanned: Scanned) -> bool:
-        if self._parts.index is None or self._only is not None or scanned.physical_offset < self._plan.index_from:
+        if self._parts.index is None or self._only is not None:
             return False
-        return bool(scanned.properties) and scanned.sys_flag & SYS_TRANSACTION_MASK != SYS_TRANSACTION_ROLLBACK
+        return scanned.physical_offset >= self._plan.index_from
 
     def _dispatch(self, queue: ConsumeQueue, scanned: Scanned, end: int) -> None:
         offset = scanned.queue_offset

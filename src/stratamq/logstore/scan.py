@@ -15,6 +15,7 @@ from stratamq.formats.message import (
     check_record,
     head_struct,
 )
+from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.layout import is_topic_name
 
@@ -44,6 +45,11 @@ class Scanned(NamedTuple):
     def is_queued(self) -> bool:
         """Whether the record belongs into a consume queue (prepared and rolled-back ones do not)."""
         return self.sys_flag & SYS_TRANSACTION_MASK in (0, SYS_TRANSACTION_COMMIT)
+
+    @property
+    def index_row(self) -> IndexRow:
+        """What the index needs of it."""
+        return self.topic, self.properties, self.physical_offset, self.store_timestamp, self.sys_flag
 
 
 class Stop(NamedTuple):
