@@ -36,9 +36,11 @@ def report(store: Path, html: Path, json_file: Path | None, master: str | None, 
 
     The store is read up to where it ends now. Progress goes to standard error; --output json prints the figures.
     """
+    from stratamq.logstore.listing import require_store
     from stratamq.pipeline.jobs.report import make_report, write_report
     from stratamq.pipeline.session import session
 
+    require_store(store)  # before seconds go by in starting a JVM
     with ExitStack() as stack:
         progress = _progress(stack)
         log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratamq-report-")), "jvm.log")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -116,6 +117,24 @@ def settings(master: str, config: Mapping[str, str]) -> dict[str, str]:
 def is_local(master: str) -> bool:
     """Whether driver and executors all run on this machine."""
     return master.startswith("local")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Give errors of ours that happened in a task or while planning without Spark's page of stack traces around them.
+
+    Raises:
+        PipelineError: With the text of the error, whatever class it had over there.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        own = re.findall(r"^(?:\S+: )?stratamq\.[\w.]+: (.+)$", str(error), re.MULTILINE)
+        if not own:
+            raise
+        raise PipelineError(own[-1]) from error
 
 
 @cache

@@ -27,6 +27,7 @@ from stratamq.pipeline.progress import TaskProgress, watching
 from stratamq.pipeline.ranges import map_ranges
 from stratamq.pipeline.reader import Split, arrow_batches
 from stratamq.pipeline.schema import spark_types
+from stratamq.pipeline.session import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,8 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     Blocks until the job is done. ``progress`` is called from another thread.
 
     Raises:
-        NotAStore, CorruptionError, DataLost: The store cannot be read.
+        NotAStore, CorruptionError: The store cannot be read; seen while the job was planned.
+        PipelineError: The same and DataLost, seen by a task; the text is that of the error.
     """
     began = time.monotonic()
     path = os.path.abspath(store)
@@ -54,7 +56,7 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     count = functools.partial(count_split, path=path, timeline_ms=width)
     facts = map_ranges(spark, splits, count, spark_types(FACTS)).persist()
     try:
-        with watching(spark, progress):
+        with plain_errors(), watching(spark, progress):
             small = facts.where("kind != 'key'").toArrow()
             keys = (
                 facts.where("kind = 'key'")
