@@ -1,0 +1,194 @@
+"""Opening a store: the manifest's state, then the journal's frames behind it, then reference counts anew.
+
+1. Read and scan the journal files. A bad frame that a later one calls durable is corruption: nothing is changed.
+2. Replay the good frames over the queues. A change that the manifest holds already is passed over by its batch.
+3. Look up every body that the replay names in the message store; entries without one were never synced and go.
+
+Each pass may be repeated after a crash in its middle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratamq.errors import ChecksumMismatch
+from stratamq.files.filesystem import FileSystem
+from stratamq.formats.queue_journal import Ack, Declare, Delete, Mark, Publish, Purge, Record, decode_records
+from stratamq.queuestore import layout
+from stratamq.queuestore.journal import Journal, JournalFile, JournalRead, read_journal
+from stratamq.queuestore.message_files import load_messages
+from stratamq.queuestore.queue import Queue, Shared
+from stratamq.queuestore.segment import BODY_HERE, IN_PERSISTENT, SURVIVES
+from stratamq.queuestore.types import Progress, RecoveryReport
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found: queues in order of their ids, the newest batch."""
+
+    queues: list[Queue] = field(default_factory=list)
+    next_queue_id: int = 1
+    batch: int = 0
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+def read_journals(fs: FileSystem, journal: Journal, progress: Progress | None) -> tuple[list[JournalRead], int]:
+    """Pass 1: the files up to the end of what is whole, and how many bytes behind it are cut off.
+
+    Raises ChecksumMismatch: A frame that was synced is damaged.
+    """
+    numbers = layout.list_numbered(fs, journal.directory, layout.JOURNAL_SUFFIX)
+    reads: list[JournalRead] = []
+    for done, number in enumerate(numbers):
+        reads.append(read_journal(fs, journal.path_of(number), number))
+        if progress is not None:
+            progress("reading the journal", done + 1, len(numbers))
+    expected: int | None = None
+    for position, read in enumerate(reads):
+        fits = read.header is not None and expected in (None, read.header.first)
+        if fits and read.header is not None:
+            expected = read.header.first + len(read.scan.frames)
+            if read.scan.end == len(read.data):
+                continue
+        return _cut(reads, position, fits, expected)
+    return reads, 0
+
+
+def _cut(reads: list[JournalRead], position: int, fits: bool, expected: int | None) -> tuple[list[JournalRead], int]:
+    """The journal is whole up to ``position``, the file there included when it ``fits``."""
+    bad = reads[position]
+    later = reads[position + 1 :]
+    durable = bad.scan.durable_beyond
+    for read in later if fits else reads[position:]:
+        durable = max([durable, read.scan.durable_beyond, *[frame.durable for frame in read.scan.frames]])
+    if expected is not None and durable >= expected:
+        raise ChecksumMismatch(
+            bad.path, bad.scan.end if fits else 0, f"frame {expected}, which was synced", "bytes that are no frame"
+        )
+    cut = len(bad.data) - bad.scan.end if fits else len(bad.data)
+    return reads[: position + 1 if fits else position], cut + sum([len(read.data) for read in later])
+
+
+def mend_journal(fs: FileSystem, journal: Journal, reads: list[JournalRead], cut: int) -> None:
+    """Cut off what is not whole, sync what is, and give the files to the journal. May be repeated."""
+    kept = [read for read in reads if read.scan.frames]
+    numbers = layout.list_numbered(fs, journal.directory, layout.JOURNAL_SUFFIX)
+    names = {read.number for read in kept}
+    for number in reversed(numbers):
+        if number not in names:
+            fs.remove(journal.path_of(number))
+    for read in kept:
+        fd = fs.open(read.path)
+        try:
+            if cut and read.scan.end < len(read.data):
+                fs.truncate(fd, read.scan.end)
+            fs.sync(fd)
+        finally:
+            fs.close(fd)
+    fs.sync_directory(journal.directory)
+    journal.adopt(
+        [JournalFile(read.number, read.scan.frames[-1].number, read.scan.end) for read in kept],
+        numbers[-1] + 1 if numbers else 0,
+    )
+
+
+class Replay:
+    """Applies journal records to queues."""
+
+    def __init__(self, shared: Shared, found: Recovered) -> None:
+        self._shared = shared
+        self._found = found
+        self._by_id = {queue.id: queue for queue in found.queues}
+        self.dropped = 0
+        self.id_max = 0
+
+    def apply(self, record: Record, batch: int) -> None:
+        """One record of frame ``batch``."""
+        if isinstance(record, Publish):
+            for queue_id, seq in record.targets:
+                self._publish(self._queue(queue_id, batch), seq, record)
+        elif isinstance(record, Declare):
+            self._found.next_queue_id = max(self._found.next_queue_id, record.queue + 1)
+            if record.queue not in self._by_id:
+                self._by_id[record.queue] = Queue(self._shared, record.queue, record.name, True)
+        elif isinstance(record, Delete):
+            queue = self._by_id.pop(record.queue, None)
+            if queue is not None:
+                queue.release_all()
+        else:
+            queue = self._queue(record.queue, batch)
+            if queue is None:
+                return
+            if isinstance(record, Ack):
+                for first, count in record.runs:
+                    queue.ack(range(first, first + count))
+            elif isinstance(record, Mark):
+                queue.mark = max(queue.mark, record.mark)
+                queue.skip_to(max(queue.next_seq, record.mark))
+            else:
+                self._purge(queue, record)
+
+    def _queue(self, queue_id: int, batch: int) -> Queue | None:
+        queue = self._by_id.get(queue_id)
+        return None if queue is None or queue.stamp >= batch else queue
+
+    def _publish(self, queue: Queue | None, seq: int, record: Publish) -> None:
+        if queue is None:
+            return
+        if seq > queue.next_seq:
+            queue.skip_to(seq)
+        if record.content is not None:
+            queue.append(BODY_HERE | SURVIVES, record.content, record.size, record.expiry_ms, record.priority)
+            return
+        store = self._shared.persistent
+        self.id_max = max(self.id_max, record.stored_id)
+        if store.length_of(record.stored_id) != record.size:
+            self.dropped += 1
+            queue.skip_to(seq + 1)
+            return
+        store.refer(record.stored_id)
+        kind = IN_PERSISTENT | SURVIVES
+        queue.append(kind, record.stored_id, record.size, record.expiry_ms, record.priority)
+
+    def _purge(self, queue: Queue, record: Purge) -> None:
+        queue.skip_to(max(queue.next_seq, record.upto))
+        at = 0
+        for first, count in [*record.kept, (record.upto, 0)]:
+            queue.ack(queue.numbers_between(at, first))
+            at = first + count
+
+    def queues(self) -> list[Queue]:
+        """The queues that are left, in order of their ids."""
+        return [self._by_id[queue_id] for queue_id in sorted(self._by_id)]
+
+
+def recover(fs: FileSystem, shared: Shared, journal: Journal, progress: Progress | None) -> Recovered:
+    """All passes. Raises CorruptionError, OSError."""
+    reads, cut = read_journals(fs, journal, progress)
+    found = Recovered()
+    loaded = load_messages(fs, shared.persistent, progress)
+    replay = Replay(shared, found)
+    for read in reads:
+        for frame in read.scan.frames:
+            shared.batch = frame.number
+            for record in decode_records(read.data, frame.start, frame.end, path=read.path):
+                replay.apply(record, frame.number)
+            found.batch = frame.number
+    store = shared.persistent
+    store.bury()
+    store.next_id = max(store.next_id, replay.id_max + 1)
+    mend_journal(fs, journal, reads, cut)
+    shared.parts.clear()
+    shared.acked.clear()
+    shared.marked.clear()
+    found.queues = replay.queues()
+    found.report = RecoveryReport(
+        clean=False,
+        queues=len(found.queues),
+        messages=sum([queue.ready for queue in found.queues]),
+        journal_bytes=sum([read.scan.end for read in reads]),
+        files_scanned=loaded,
+        messages_dropped=replay.dropped,
+        truncated_bytes=cut,
+    )
+    return found
