@@ -92,3 +92,14 @@ def test_the_command_refuses_what_is_no_store(tmp_path):
 
     result = CliRunner().invoke(pipeline, ["report", "--store", str(tmp_path), "--out", str(tmp_path / "r.html")])
     assert isinstance(result.exception, NotAStore)
+
+
+def test_the_example_reads_a_store(spark, store):
+    from examples.spark_read import by_tag, newest
+
+    assert [tuple(row) for row in by_tag(spark, str(store.root)).collect()] == [
+        ("orders", "t0", 167),
+        ("orders", "t1", 167),
+        ("orders", "t2", 166),
+    ]
+    assert [row.body for row in newest(spark, str(store.root), "orders", 1).collect()] == ["x" * 99]
