@@ -30,10 +30,11 @@ _BLOCK_ROWS = 262_144
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends: a physical offset, and in words why there."""
+    """Where the log ends: a physical offset, in words why there, and the store time of the last record before."""
 
     physical_offset: int
     reason: str
+    newest_ms: int = 0
 
 
 def find_end(
@@ -64,12 +65,17 @@ def find_end(
         if cut is None and check_tail:
             cut = _first_bad_checksum(log, file, positions[-TAIL_RECORDS:])
         if cut is not None:
-            return LogEnd(file.base + cut, f"the record at byte {cut} of {file.path} is damaged")
+            positions = positions[positions < cut]
+        newest_ms = int(vector.gather_heads(log, positions[-1:])["store_timestamp"][0]) if len(positions) else 0
+        newest_ms = max(end.newest_ms, newest_ms)
+        if cut is not None:
+            return LogEnd(file.base + cut, f"the record at byte {cut} of {file.path} is damaged", newest_ms)
         if not at_blank:
-            return LogEnd(file.base + stop, f"no record begins at byte {stop} of {file.path}")
+            return LogEnd(file.base + stop, f"no record begins at byte {stop} of {file.path}", newest_ms)
         if SIZE_AND_MAGIC.unpack_from(log.data, stop)[0] != file.length - stop:
-            return LogEnd(file.base + stop, f"the blank record at byte {stop} of {file.path} has a wrong length")
-        end = LogEnd(file.base + file.length, "the newest file is full")
+            reason = f"the blank record at byte {stop} of {file.path} has a wrong length"
+            return LogEnd(file.base + stop, reason, newest_ms)
+        end = LogEnd(file.base + file.length, "the newest file is full", newest_ms)
     return end
 
 

@@ -57,7 +57,7 @@ class StoreFiles:
         listing.require_store(path)
         self.path = path
         self.log = listing.list_stream(str(path / layout.COMMIT_LOG))
-        _raise_first(self.log.problems)
+        self._refuse(self.log.problems)
         self._bases = [file.base for file in self.log.files]
         self._unit_file_bytes: int | None = None
         mappings.drop_stale_mappings()
@@ -112,7 +112,7 @@ class StoreFiles:
         """The files of one queue, to be used in a ``with``. Raises StrayFile or BadLength for the first wrong file."""
         directory = os.path.join(self.path, layout.CONSUME_QUEUE, topic, str(queue_id))
         stream = listing.list_stream(directory, multiple_of=UNIT_BYTES, file_bytes=self._queue_file_bytes())
-        _raise_first(stream.problems)
+        self._refuse(stream.problems)
         return QueueFiles(stream)
 
     def raw_units(self, topic: str, queue_id: int, lo: int, hi: int) -> npt.NDArray[Any]:
@@ -124,6 +124,11 @@ class StoreFiles:
             if lo < queue.start or lo >= min(hi, queue.stop):
                 return np.zeros(0, dtype=UNIT_DTYPE)
             return queue.units(lo, min(hi, queue.stop))
+
+    def _refuse(self, problems: Sequence[StoreError]) -> None:
+        """What to do about wrong files: here the first one is raised."""
+        if problems:
+            raise problems[0]
 
     def _queue_file_bytes(self) -> int | None:
         if self._unit_file_bytes is None:
@@ -262,8 +267,3 @@ def read_checkpoint(root: Path) -> Checkpoint | None:
 
 def _range_of(key: QueueKey, ends: QueueEnds) -> QueueRange:
     return QueueRange(key.topic, key.queue_id, ends.min_offset, ends.max_offset, ends.unconfirmed)
-
-
-def _raise_first(problems: Sequence[StoreError]) -> None:
-    if problems:
-        raise problems[0]
