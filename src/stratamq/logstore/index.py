@@ -51,6 +51,8 @@ class Index:
         """Records from this physical offset on are not indexed, because the disk was full; None when all are."""
         self.position = 0
         """Records below this physical offset are indexed or waiting in memory to be."""
+        self._partly = (-1, 0)
+        """A record and how many of its keys are in the index already."""
 
     def load(self) -> None:
         """Open the files. Raises StrayFile, BadLength, OSError."""
@@ -87,8 +89,12 @@ class Index:
         return max(log_min, self._end())
 
     def _end(self) -> int:
-        """Behind the newest record that is indexed: its own offset plus one."""
-        return self.files[-1].header.end_physical_offset + 1 if self.files else 0
+        """The newest record that is in the index, perhaps not with all its keys: `_put` leaves out those it has."""
+        if not self.files:
+            return 0
+        end = self.files[-1].header.end_physical_offset
+        self._partly = (end, sum(file.count_of(end) for file in self.files[-2:]))
+        return end
 
     def _remove(self, file: IndexFile) -> None:
         file.close()
@@ -114,8 +120,7 @@ class Index:
         try:
             self._put(rows)
         except OSError as error:
-            newest = self.files[-1].header.end_physical_offset if self.files else 0
-            self.behind_from = self.position = max(rows[0][2], newest)
+            self.behind_from = self.position = max(rows[0][2], self._end())
             _logger.error(
                 "the index cannot be written (%s): messages from physical offset %d on cannot be found by key until it "
                 "can be again; storing goes on",
@@ -138,7 +143,10 @@ class Index:
         for topic, properties, physical_offset, store_timestamp, sys_flag in rows:
             if not properties or sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
                 continue
-            for key in index_keys(properties):
+            keys = index_keys(properties)
+            if physical_offset == self._partly[0]:
+                keys = keys[self._partly[1] :]
+            for key in keys:
                 pairs.append((topic, key))
                 offsets.append(physical_offset)
                 times.append(store_timestamp)

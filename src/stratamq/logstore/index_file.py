@@ -162,6 +162,13 @@ class IndexFile:
                 high = middle
         return low
 
+    def count_of(self, physical_offset: int) -> int:
+        """How many of the last entries belong to one record."""
+        number = self.header.index_count
+        while number > 1 and int(self._entries[number - 1]["physical_offset"]) == physical_offset:
+            number -= 1
+        return self.header.index_count - number
+
     def repair(self, count: int) -> None:
         """Keep entries 1 to ``count`` - 1, which are known to be on the disk; rebuild slots and header from them.
 
