@@ -418,7 +418,11 @@ class JavaClient:
         name: str = "client",
     ) -> None:
         kind = "server" if version in SERVER_VERSIONS else "client"
-        settings = {"rocketmq.client.rebalance.waitInterval": "1000", **(jvm_properties or {})}
+        # RocketMQ waits 20 s between two looks at who has which queue, and between two tries to lock one.
+        quick = dict.fromkeys(("waitInterval", "lockInterval"), "1000")
+        settings = {f"rocketmq.client.rebalance.{name}": value for name, value in quick.items()} | dict(
+            jvm_properties or {}
+        )
         arguments = [f"-D{key}={value}" for key, value in settings.items()] + ["Driver"]
         path = classpath(version, kind=kind)
         self._jvm = _Jvm(arguments, class_path=path, work=work, heap=heap, name=name)
