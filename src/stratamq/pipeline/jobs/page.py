@@ -13,6 +13,7 @@ from stratamq.pipeline.jobs.summary import Distribution, Report, TagMinute
 from stratamq.units import format_bytes
 
 MINUTES_SHOWN_MAX: Final = 60
+TAGS_SHOWN_MAX: Final = 80
 QUEUES_SHOWN_MAX: Final = 64
 
 _CSS: Final = """
@@ -60,7 +61,11 @@ def render(report: Report) -> str:
             plots.timeline(report.timeline, report.timeline_ms, colours),
             plots.distribution(report.sizes, "body size in bytes", " B", plots.PALETTE[2]),
             plots.distribution(
-                report.latency, "milliseconds from born to stored", " ms", plots.PALETTE[3], logarithmic=True
+                report.latency,
+                "milliseconds from born to stored",
+                " ms",
+                plots.PALETTE[3],
+                logarithmic=report.latency.high > 1000,
             ),
             plots.queue_balance(report.queues, colours),
             plots.key_bars(report.top_keys, accent),
@@ -73,7 +78,7 @@ def render(report: Report) -> str:
         _tiles(report),
         empty,
         _section("Messages over time", _note_of_timeline(report), over_time),
-        _section("Topics and tags", "How many messages carry which tag.", _tags(report, colours)),
+        _section("Topics and tags", _note_of_tags(report), _tags(report, colours)),
         _pair(
             _section(
                 "Body sizes", _percentile_note(report.sizes, "bytes", "of a body as the producer wrote it"), sizes
@@ -143,7 +148,11 @@ def _name(name: str) -> str:
 
 
 def _tags(report: Report, colours: dict[str, str]) -> str:
-    most = max((one.messages for one in report.tag_totals), default=1)
+    shown = report.tag_totals
+    if len(shown) > TAGS_SHOWN_MAX:
+        busiest = set(sorted(shown, key=lambda one: -one.messages)[:TAGS_SHOWN_MAX])
+        shown = [one for one in shown if one in busiest]
+    most = max((one.messages for one in shown), default=1)
     rows = [
         (
             f'<span class=dot style="background: {colours.get(one.topic, plots.OTHER)}"></span>{_name(one.topic)}',
@@ -154,7 +163,7 @@ def _tags(report: Report, colours: dict[str, str]) -> str:
             format_bytes(one.bytes),
             format_bytes(one.bytes // one.messages),
         )
-        for one in report.tag_totals
+        for one in shown
     ]
     headings = [("topic", False), ("tag", False), ("messages", True), ("share", True), ("", False), ("bodies", True)]
     return _table([*headings, ("average", True)], rows) if rows else ""
@@ -207,6 +216,13 @@ def _minutes_note(report: Report) -> str:
 
 def _note_of_timeline(report: Report) -> str:
     return f"By store time, in steps of {_duration(report.timeline_ms)}, topics stacked."
+
+
+def _note_of_tags(report: Report) -> str:
+    total = len(report.tag_totals)
+    if total <= TAGS_SHOWN_MAX:
+        return "How many messages carry which tag."
+    return f"The {TAGS_SHOWN_MAX} most frequent of {total:,} tags; all are in the JSON."
 
 
 def _percentile_note(found: Distribution, unit: str, what: str) -> str:

@@ -115,32 +115,46 @@ def distribution(found: Distribution, label: str, unit: str, colour: str, *, log
     values = np.array([value_of(bucket) for bucket in found.histogram], dtype=float)
     weights = np.array(list(found.histogram.values()), dtype=float)
     figure, axes = _figure(4.5, 2.6)
+    # A few values far out would squeeze all others into one bar: the plot then ends before them, and says so.
+    right = max(1.5 * found.percentiles["p99.9"], 10.0)
+    is_cut = not logarithmic and values.max() > 2 * right
+    if is_cut:
+        weights, values = weights[values <= right], values[values <= right]
     if logarithmic and values.max() > 1000:
-        values, low = np.maximum(values, 0.5), 0.5
-        bins = np.geomspace(low, values.max() * 1.05 + 1, 48)
+        values = np.maximum(values, 0.5)
+        bins = np.geomspace(0.5, values.max() * 1.05 + 1, 48)
         axes.set_xscale("log")
     elif values.max() - values.min() < 60:
         bins = np.arange(values.min() - 0.5, values.max() + 1.5)
     else:
         bins = np.linspace(values.min(), values.max() + 1, 56)
     axes.hist(values, bins=bins, weights=weights, color=colour, linewidth=0)
-    axes.set_xlabel(label)
+    axes.set_xlabel(f"{label} (a few up to {found.high:,} not drawn)" if is_cut else label)
     axes.set_ylabel("messages")
     _thousands(axes.yaxis)
     if axes.get_xscale() == "linear":
         _thousands(axes.xaxis)
     else:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    top = axes.get_ylim()[1]
-    for name, side in (("p50", "left"), ("p99", "left")):
-        at = max(found.percentiles[name], 0.5 if axes.get_xscale() == "log" else 0)
-        axes.axvline(at, color=_INK, linewidth=1, linestyle=(0, (3, 2)))
-        right = name == "p99" and found.percentiles["p99"] > found.high * 0.7 and axes.get_xscale() == "linear"
-        axes.annotate(
-            f"{name} {found.percentiles[name]:,}{unit}", (at, top * (1 if name == "p50" else 0.88)), fontsize=9,
-            xytext=(-4 if right else 4, 0), textcoords="offset points", ha="right" if right else side, va="top",
-        )  # fmt: skip
+    _mark_percentiles(axes, found, unit)
     return _svg(figure, f"Distribution of {label}")
+
+
+def _mark_percentiles(axes: Any, found: Distribution, unit: str) -> None:
+    left, right = axes.get_xlim()
+    top = axes.get_ylim()[1]
+    axes.set_ylim(top=top * 1.12)
+    for name, height in (("p50", 1.1), ("p99", 0.98)):
+        at = max(found.percentiles[name], left)
+        axes.axvline(at, color=_INK, linewidth=1, linestyle=(0, (3, 2)))
+        place = (
+            (at - left) / (right - left) if axes.get_xscale() == "linear" else np.log(at / left) / np.log(right / left)
+        )
+        is_right = place > 0.65
+        axes.annotate(
+            f"{name} {found.percentiles[name]:,}{unit}", (at, top * height), fontsize=9,
+            xytext=(-4 if is_right else 4, 0), textcoords="offset points", ha="right" if is_right else "left", va="top",
+        )  # fmt: skip
 
 
 @_styled
