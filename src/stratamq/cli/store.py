@@ -1,0 +1,23 @@
+"""`stratamq store`: read-only tools for a store directory, ours or RocketMQ's, with or without a broker running on
+it."""
+
+from __future__ import annotations
+
+import click
+
+from stratamq.cli.main import Lazy, LazyGroup
+
+COMMANDS = {
+    "inspect": Lazy("stratamq.cli.store_inspect:inspect", "Say what is in a store, and in what state it is."),
+    "check": Lazy("stratamq.cli.store_check:check", "Compare every checksum and every cross reference."),
+    "dump": Lazy("stratamq.cli.store_dump:dump", "Explain one record, unit or entry byte by byte."),
+    "query": Lazy("stratamq.cli.store_query:query", "Find messages by key, id or time."),
+}
+
+
+@click.group(cls=LazyGroup, commands_lazy=COMMANDS)
+def store() -> None:
+    """Look into a store directory, ours or RocketMQ's. Nothing is ever written.
+
+    A broker may be running on it: then what is there at the beginning is looked at.
+    """
