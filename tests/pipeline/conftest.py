@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 ROOT = Path(__file__).resolve().parents[2]
 
 TUNED = {
@@ -23,6 +21,7 @@ TUNED = {
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory) -> Iterator[object]:
     """A session on two cores whose tasks may fail twice before the query does."""
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
     from stratamq.pipeline.session import session
 
     made = session("tests", "local[2,3]", config=TUNED, jvm_log=tmp_path_factory.mktemp("spark") / "jvm.log")
