@@ -209,13 +209,19 @@ class LogStore(ReadableStore):
                 end = CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
                 self._sync_everything(end, clean=True)
                 if not self._queues.unwritten:
-                    self._fs.remove(self._abort_path)
-                    self._fs.sync_directory(self.directory)
+                    self._remove_marker()
         finally:
             self._refusal = StoreClosed()
             self._close_files()
             self._handles.close()
             self._lock.release()
+
+    def _remove_marker(self) -> None:
+        try:
+            self._fs.remove(self._abort_path)
+            self._fs.sync_directory(self.directory)
+        except OSError as error:
+            raise self._fail("remove", self._abort_path, error) from error
 
     def _close_files(self) -> None:
         self._log.close()
