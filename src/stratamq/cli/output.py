@@ -14,12 +14,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 import click
 
 from stratamq.logstore.types import Progress
+from stratamq.logstore.words import format_ms
 from stratamq.units import format_bytes
 
 PLAIN_PROGRESS_SECONDS: Final = 5.0
@@ -30,6 +30,7 @@ class Kind(enum.Enum):
 
     TEXT = "text"
     COUNT = "count"
+    PLACE = "place"
     BYTES = "bytes"
     TIME = "time"
 
@@ -85,16 +86,6 @@ def show(kind: Kind, value: Any) -> str:
     return str(value)
 
 
-def format_ms(ms: int) -> str:
-    """Milliseconds since the epoch as UTC time; the number itself when that is no time; ``never`` for 0."""
-    if ms <= 0:
-        return "never"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-
-
 class TextPrinter:
     """For people: rich where stdout is a terminal, the same text without colours elsewhere."""
 
@@ -105,6 +96,7 @@ class TextPrinter:
         if not self._console.is_terminal:
             self._console.width = 200
         self._started = False
+        self._last = ""
 
     def facts(self, name: str, title: str, items: Sequence[tuple[Item, Any]]) -> None:
         self._title(title)
@@ -116,10 +108,11 @@ class TextPrinter:
         lines = [[show(column.kind, value) for column, value in zip(columns, row, strict=True)] for row in rows]
         if not lines:
             return
-        self._title(title)
+        if title:
+            self._title(title)
         heads = [column.label for column in columns]
         widths = [max(map(len, cells)) for cells in zip(heads, *lines, strict=True)]
-        rights = [column.kind in (Kind.COUNT, Kind.BYTES) for column in columns]
+        rights = [column.kind in (Kind.COUNT, Kind.BYTES, Kind.PLACE) for column in columns]
         self._line("  " + _row(heads, widths, rights), style="dim")
         for line in lines:
             self._line("  " + _row(line, widths, rights))
@@ -131,10 +124,11 @@ class TextPrinter:
             self._block(columns, row, "- ")
 
     def remark(self, text: str) -> None:
-        if self._started:
+        if self._last != "remark" and self._started:
             self._line("")
         self._started = True
         self._line(text)
+        self._last = "remark"
 
     def row(self, columns: Sequence[Item], values: Sequence[Any]) -> None:
         self._started = True
@@ -153,6 +147,7 @@ class TextPrinter:
         if self._started:
             self._line("")
         self._started = True
+        self._last = "title"
         if title:
             self._line(title, style="bold")
 

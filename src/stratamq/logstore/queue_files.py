@@ -105,6 +105,11 @@ class QueueFiles:
                 return first_false(lo, lo + self._file_bytes // UNIT_BYTES, is_unit)
         return self.start
 
+    def place(self, offset: int) -> tuple[str, int]:
+        """File and byte position of the unit at a queue offset within ``[start, stop)``."""
+        number, position = divmod(offset * UNIT_BYTES - self._files[0].base, self._file_bytes)
+        return self._files[number].path, position
+
     def _locate(self, offset: int) -> tuple[int, int]:
         """Descriptor and position of a queue offset."""
         byte = offset * UNIT_BYTES - self._files[0].base
