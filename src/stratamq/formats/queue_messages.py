@@ -6,6 +6,10 @@ Footer, behind the last record:
     count x (id u64, offset u32, length u32) | magic 4 | crc u32 (of the table and of what follows here)
     | table bytes u64 | covers up to file u64
 
+Recovery file, written by a clean stop: magic 4 | crc u32 (of the rest) | batch u64 | next id u64 | next file u64
+    | files u64 | files x (number u64, covers u64, first id u64, rows u64, the columns id u64, offset u32, length u32,
+    count u32 one after the other)
+
 Ids ascend within a file and from file to file. A file whose last 24 bytes are a good footer is sealed: it is never
 written again, and what it holds is known without reading the bodies. A sealed file stands for all files from its own
 number up to ``covers``; files in between are left-overs of a collection that a crash interrupted.
@@ -28,6 +32,9 @@ RECORD_MAGIC: Final = b"SQms"
 TRAILER: Final = struct.Struct("<4sIQQ")
 TRAILER_MAGIC: Final = b"SQft"
 ENTRY: Final = np.dtype([("id", "<u8"), ("offset", "<u4"), ("length", "<u4")])
+TABLES_MAGIC: Final = b"SQrc"
+_TABLES: Final = struct.Struct("<QQQQ")
+_TABLE: Final = struct.Struct("<QQQQ")
 _PADS: Final = tuple(bytes(n) for n in range(8))
 
 
@@ -135,3 +142,60 @@ def scan_records(data: Buffer, *, path: str) -> tuple[MessageTable, int]:
         last = message_id
         at = end
     return table, at
+
+
+class StoredFile(NamedTuple):
+    """One file in a recovery file: its table and the reference counts."""
+
+    number: int
+    covers: int
+    first_id: int
+    table: MessageTable
+    refs: array[int]
+
+
+class StoredTables(NamedTuple):
+    """What a clean stop knew of the message store. ``batch`` is the newest journal frame."""
+
+    batch: int
+    next_id: int
+    next_number: int
+    files: list[StoredFile]
+
+
+def encode_tables(tables: StoredTables) -> bytes:
+    """The bytes of a recovery file."""
+    parts = [_TABLES.pack(tables.batch, tables.next_id, tables.next_number, len(tables.files))]
+    for file in tables.files:
+        parts.append(_TABLE.pack(file.number, file.covers, file.first_id, len(file.refs)))
+        parts += [column.tobytes() for column in (*file.table, file.refs)]
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join([TABLES_MAGIC, crc.to_bytes(4, "little"), *parts])
+
+
+def decode_tables(data: Buffer, *, path: str) -> StoredTables:
+    """Read a recovery file. Raises BadMagic, ChecksumMismatch, TruncatedRecord."""
+    if bytes(data[:4]) != TABLES_MAGIC:
+        raise BadMagic(path, 0, TABLES_MAGIC, bytes(data[:4]))
+    view = memoryview(data)
+    crc = zlib.crc32(view[8:])
+    if crc != int.from_bytes(view[4:8], "little"):
+        raise ChecksumMismatch(path, 8, hex(int.from_bytes(view[4:8], "little")), hex(crc))
+    try:
+        batch, next_id, next_number, count = _TABLES.unpack_from(view, 8)
+        at = 8 + _TABLES.size
+        files = []
+        for _ in range(count):
+            number, covers, first_id, rows = _TABLE.unpack_from(view, at)
+            at += _TABLE.size
+            columns = [*empty_table(), array("I")]
+            for column in columns:
+                column.frombytes(view[at : at + rows * column.itemsize])
+                at += rows * column.itemsize
+            table = MessageTable(*columns[:3])
+            files.append(StoredFile(number, covers, first_id, table, columns[3]))
+    except (struct.error, ValueError) as error:
+        raise TruncatedRecord(path, 8, "whole tables", str(error)) from error
+    return StoredTables(batch, next_id, next_number, files)

@@ -32,8 +32,11 @@ READ_AHEAD: Final = 128 * 1024
 class IndexFiles:
     """The segment files of all queues. Not thread-safe."""
 
-    def __init__(self, fs: FileSystem, directory: str, handles: HandleCache, cache_bytes_max: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, transient_directory: str, handles: HandleCache, cache_bytes_max: int
+    ) -> None:
         self.directory = directory
+        self.transient_directory = transient_directory
         self.fs = fs
         self.handles = handles
         self._cache_max = cache_bytes_max
@@ -45,7 +48,8 @@ class IndexFiles:
 
     def queue_directory(self, queue_id: int) -> str:
         """Directory of a queue's segments."""
-        return os.path.join(self.directory, f"{queue_id:0{layout.DIGITS}d}")
+        directory = self.directory if queue_id < layout.TRANSIENT_IDS else self.transient_directory
+        return os.path.join(directory, f"{queue_id:0{layout.DIGITS}d}")
 
     def path_of(self, queue_id: int, segment: Segment) -> str:
         """Path of a segment's file, named by its first sequence number."""

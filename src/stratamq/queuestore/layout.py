@@ -19,6 +19,8 @@ TRANSIENT: Final = "msg_store_transient"
 MESSAGE_SUFFIX: Final = ".rdq"
 COLLECTED_SUFFIX: Final = ".gc"
 DIGITS: Final = 10
+TRANSIENT_IDS: Final = 1 << 31
+"""Queues that do not survive a restart have numbers from here on; their segments lie in the transient directory."""
 
 
 def numbered(directory: str, number: int, suffix: str) -> str:

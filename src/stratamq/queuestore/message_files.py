@@ -6,21 +6,30 @@ again. Files inside the range that an older one covers are left-overs of an inte
 
 from __future__ import annotations
 
+import logging
+import os
 from array import array
 
 from stratamq.errors import CorruptionError
+from stratamq.files.durable import read_file, replace_file
 from stratamq.files.filesystem import FileSystem
 from stratamq.formats.queue_messages import (
     TRAILER,
     MessageTable,
+    StoredFile,
+    StoredTables,
     decode_footer,
+    decode_tables,
     decode_trailer,
     encode_footer,
+    encode_tables,
     scan_records,
 )
 from stratamq.queuestore import layout
 from stratamq.queuestore.message_store import MessageFile, MessageStore
 from stratamq.queuestore.types import Progress
+
+_logger = logging.getLogger(__name__)
 
 
 def load_messages(fs: FileSystem, store: MessageStore, progress: Progress | None) -> int:
@@ -47,6 +56,7 @@ def load_messages(fs: FileSystem, store: MessageStore, progress: Progress | None
         covered = max(covers, number)
         first = table.ids[0] if table.ids else (files[-1].table.ids[-1] + 1 if files and files[-1].table.ids else 1)
         files.append(MessageFile(number, first, table, array("I", bytes(4 * len(table.ids))), sealed=True))
+        files[-1].covers = covered
         if progress is not None:
             progress("reading message files", done + 1, len(numbers))
     store.set_files(files)
@@ -54,6 +64,44 @@ def load_messages(fs: FileSystem, store: MessageStore, progress: Progress | None
     last = [file.table.ids[-1] for file in files if file.table.ids]
     store.next_id = last[-1] + 1 if last else 1
     return scanned
+
+
+def write_recovery(fs: FileSystem, directory: str, store: MessageStore, batch: int) -> None:
+    """Write the recovery file of a clean stop. Raises OSError."""
+    files = [StoredFile(file.number, file.covers, file.first_id, file.table, file.refs) for file in store.files]
+    data = encode_tables(StoredTables(batch, store.next_id, store.next_number, files))
+    replace_file(os.path.join(directory, layout.RECOVERY), data, filesystem=fs)
+
+
+def take_recovery(fs: FileSystem, directory: str, store: MessageStore, batch: int) -> bool:
+    """Fill the store from the recovery file of a clean stop and remove that file; False when there is none to trust.
+
+    Raises OSError.
+    """
+    path = os.path.join(directory, layout.RECOVERY)
+    data = read_file(path, filesystem=fs)
+    if data is None:
+        return False
+    try:
+        tables: StoredTables | None = decode_tables(data, path=path)
+    except CorruptionError as error:
+        _logger.warning("the recovery file is not usable, the message files are read instead: %s", error)
+        tables = None
+    fs.remove(path)
+    fs.sync_directory(directory)
+    if tables is None or tables.batch != batch:
+        return False
+    numbers = layout.list_numbered(fs, store.directory, layout.MESSAGE_SUFFIX)
+    if not {file.number for file in tables.files} <= set(numbers):
+        return False
+    files = []
+    for number, covers, first_id, table, refs in tables.files:
+        file = MessageFile(number, first_id, table, refs, sealed=True)
+        file.covers = covers
+        files.append(file)
+    store.set_files(files)
+    store.next_id, store.next_number = tables.next_id, tables.next_number
+    return True
 
 
 def read_footer(fs: FileSystem, path: str) -> tuple[MessageTable, int] | None:

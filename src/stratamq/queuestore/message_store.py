@@ -17,11 +17,15 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from stratamq.config import QueueStoreConfig
 from stratamq.errors import OffsetOutOfRange
 from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.queue_messages import (
+    RECORD,
     MessageTable,
     decode_record,
     empty_table,
@@ -39,10 +43,12 @@ DEAD: Final = 0xFFFF_FFFF
 class MessageFile:
     """One file and what it holds. ``live_bytes`` is what is not garbage; ``size`` the end of the records."""
 
-    __slots__ = ("first_id", "live_bytes", "number", "refs", "sealed", "size", "table")
+    __slots__ = ("covers", "first_id", "live_bytes", "number", "refs", "sealed", "size", "table")
 
     def __init__(self, number: int, first_id: int, table: MessageTable, refs: array[int], *, sealed: bool) -> None:
         self.number = number
+        self.covers = number
+        """Newest number of the files that this one stands for."""
         self.first_id = first_id
         """No id below it is in this file, none from it on is in an older one."""
         self.table = table
@@ -54,8 +60,9 @@ class MessageFile:
 
     def count_live(self) -> None:
         """Work out ``live_bytes`` from the reference counts."""
-        lengths = self.table.lengths
-        self.live_bytes = sum([record_bytes(lengths[i]) for i, count in enumerate(self.refs) if count != DEAD])
+        lengths = np.frombuffer(self.table.lengths, np.uint32).astype(np.uint64)
+        sizes = lengths + (RECORD.size + 7) & ~np.uint64(7)
+        self.live_bytes = int(sizes[np.frombuffer(self.refs, np.uint32) != DEAD].sum())
 
     def index_of(self, message_id: int) -> int:
         """Row of an id in the table; -1 when it is not here."""
@@ -78,6 +85,10 @@ class MessageStore:
         """Files written since they were last taken for a sync."""
         self.directory_touched = False
         self.buffered_bytes = 0
+        self.changed = False
+        """Whether something became garbage since the collector last looked."""
+        self.frozen = False
+        """Whether references may be missing because an index segment is damaged: then nothing is collected."""
         self._fs = fs
         self._handles = handles
         self._limit = config.msg_store_file_size_limit
@@ -248,11 +259,28 @@ class MessageStore:
     def bury(self) -> None:
         """All references are counted (recovery only): what nobody names is garbage."""
         self._dying.clear()
+        self.changed = True
         for file in self.files:
-            for at, count in enumerate(file.refs):
-                if count == 0:
-                    file.refs[at] = DEAD
+            refs = np.frombuffer(file.refs, np.uint32).copy()
+            refs[refs == 0] = DEAD
+            file.refs = array("I", refs.tobytes())
             file.count_live()
+
+    def refer_many(self, ids: npt.NDArray[np.uint64]) -> None:
+        """One index entry more names each of these ids, which may repeat (recovery only). Unknown ones are left out."""
+        ids = np.sort(ids)
+        for file in self.files:
+            lo, hi = np.searchsorted(ids, [file.first_id, (file.table.ids[-1] if file.table.ids else 0) + 1])
+            if lo >= hi:
+                continue
+            there = np.frombuffer(file.table.ids, np.uint64)
+            found, counts = np.unique(ids[lo:hi], return_counts=True)
+            at = np.searchsorted(there, found)
+            at_safe = np.minimum(at, len(there) - 1)
+            known = there[at_safe] == found
+            refs = np.frombuffer(file.refs, np.uint32).copy()
+            refs[at_safe[known]] += counts[known].astype(np.uint32)
+            file.refs = array("I", refs.tobytes())
 
     def references(self, message_id: int) -> int:
         """How many index entries name this id; 0 when it is not there or garbage."""
@@ -270,6 +298,7 @@ class MessageStore:
             if at >= 0 and file.refs[at] == 0:
                 file.refs[at] = DEAD
                 file.live_bytes -= record_bytes(file.table.lengths[at])
+                self.changed = True
 
     def replace(self, old: list[MessageFile], new: MessageFile | None) -> None:
         """Put one file (or none) in the place of neighbours."""

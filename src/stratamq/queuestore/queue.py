@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from stratamq.errors import CorruptionError, OffsetOutOfRange
+from stratamq.errors import CorruptionError, OffsetOutOfRange, StoreError
 from stratamq.formats.queue_journal import encode_purge, to_runs
 from stratamq.formats.queue_segment import Entry
 from stratamq.queuestore.index_files import IndexFiles
@@ -25,6 +25,8 @@ from stratamq.queuestore.types import GONE, READY, UNACKED, Delivery, QueueCount
 
 IDLE_STATES_MAX: Final = 1024
 """An empty segment that is still filled is begun anew when it remembers more entries than this."""
+RECENT_COST: Final = 64
+"""Memory that a recent entry is counted with, besides its body."""
 _PURGED: Final = bytes([GONE if state == READY else state for state in range(256)])
 _logger = logging.getLogger(__name__)
 
@@ -32,8 +34,8 @@ _logger = logging.getLogger(__name__)
 class Shared:
     """What the queues of one store share with it."""
 
-    __slots__ = ("acked", "batch", "dirty", "entry_count", "index", "marked", "parts", "persistent", "recent_bytes",
-                 "recent_queues", "transient")  # fmt: skip
+    __slots__ = ("acked", "batch", "deleted", "dirty", "dropping", "entry_count", "index", "marked", "parts",
+                 "persistent", "recent_bytes", "recent_queues", "transient")  # fmt: skip
 
     def __init__(
         self, *, entry_count: int, index: IndexFiles, persistent: MessageStore, transient: MessageStore
@@ -54,6 +56,10 @@ class Shared:
         """Queues with journaled changes that the manifest lacks, by the age of the oldest."""
         self.recent_queues: dict[int, Queue] = {}
         """Queues with recent entries."""
+        self.dropping: dict[int, Queue] = {}
+        """Queues with segment files that hold no message any more."""
+        self.deleted: dict[int, int] = {}
+        """Deleted queues whose files are still there, and the batch that deleted them."""
         self.recent_bytes = 0
 
 
@@ -108,7 +114,7 @@ class Queue:
             seq = segment.first + at
             try:
                 delivery = self._deliver(segment, seq)
-            except CorruptionError as error:
+            except StoreError as error:
                 self.damaged += 1
                 _logger.error("queue %r: message %d is held back: %s", self.name, seq, error)
             else:
@@ -136,7 +142,7 @@ class Queue:
             self.mark = seq + 1
             if self.durable:
                 self._shared.marked[self.id] = self
-                self._note_dirty()
+                self.note_dirty()
         return Delivery(seq, content, redelivered, expiry, priority)
 
     def read(self, seq: int) -> bytes:
@@ -230,12 +236,12 @@ class Queue:
         if self.durable:
             kept = to_runs(self._numbers(UNACKED))
             shared.parts.append(encode_purge(self.id, self.next_seq, kept))
-            self._note_dirty()
+            self.note_dirty()
         for segment in list(self.segments.values()):
             self._purge_segment(segment)
         self.ready = 0
         self.cursor = self.next_seq
-        self.bytes = sum([self.entry(seq).size for seq in self._numbers(UNACKED)]) if self.unacked else 0
+        self.bytes = sum([segment.live_bytes for segment in self.segments.values()])
         return purged
 
     # --- for the store ----------------------------------------------------------------------------------------
@@ -248,6 +254,7 @@ class Queue:
             segment = self._begin_segment(seq)
         segment.states.append(READY)
         segment.live += 1
+        segment.live_bytes += size
         segment.dirty = True
         segment.contents.append(content)
         segment.sizes.append(size)
@@ -258,11 +265,10 @@ class Queue:
         self.ready += 1
         self.bytes += size
         shared = self._shared
-        if kind & BODY_HERE:
-            shared.recent_bytes += size
+        shared.recent_bytes += size + RECENT_COST if kind & BODY_HERE else RECENT_COST
         shared.recent_queues[self.id] = self
         if kind & SURVIVES and self.dirty_batch < 0:
-            self._note_dirty()
+            self.note_dirty()
         return seq
 
     def skip_to(self, seq: int) -> None:
@@ -277,6 +283,8 @@ class Queue:
             segment.expiries.extend([0] * missing)
             segment.priorities.extend(bytes(missing))
             segment.kinds.extend(bytes(missing))
+            self._shared.recent_bytes += RECENT_COST * missing
+            self._shared.recent_queues[self.id] = self
         elif segment is not None:
             self._tail = None
             if not segment.live:
@@ -288,6 +296,8 @@ class Queue:
         for segment in segments:
             self.segments[segment.number] = segment
             self._order.append(segment.number)
+            self.ready += segment.live
+            self.bytes += segment.live_bytes
             self._tail = segment if segment.end == self.next_seq else None
 
     def stored_ids(self, segment: Segment) -> Iterator[tuple[int, int]]:
@@ -295,8 +305,8 @@ class Queue:
         if segment.stored:
             for seq in range(segment.first, segment.flushed):
                 if segment.states[seq - segment.first] != GONE:
-                    entry = self._shared.index.entry(self.id, segment, seq)
-                    if not entry.kind & BODY_HERE:
+                    entry = self._entry_or_gap(segment, seq)
+                    if entry.kind & (IN_PERSISTENT | IN_TRANSIENT):
                         yield entry.kind, entry.locator
         for kind, content in zip(segment.kinds, segment.contents, strict=True):
             if type(content) is int:
@@ -316,6 +326,7 @@ class Queue:
             for kind, message_id in self.stored_ids(segment):
                 self._store_of(kind).release(message_id, self._shared.batch)
             self._shared.recent_bytes -= sum([len(c) for c in segment.contents if type(c) is bytes])
+            self._shared.recent_bytes -= RECENT_COST * len(segment.contents)
             self._shared.index.forget(self.id, segment)
         self.segments.clear()
         self._order.clear()
@@ -323,7 +334,8 @@ class Queue:
         self.ready = self.unacked = self.bytes = 0
         self.deleted = True
 
-    def _note_dirty(self) -> None:
+    def note_dirty(self) -> None:
+        """Something changed that the manifest does not know."""
         if self.dirty_batch < 0 and self.durable:
             self.dirty_batch = self._shared.batch
             self._shared.dirty[self.id] = self
@@ -337,6 +349,14 @@ class Queue:
 
     def _store_of(self, kind: int) -> MessageStore:
         return self._shared.persistent if kind & IN_PERSISTENT else self._shared.transient
+
+    def _entry_or_gap(self, segment: Segment, seq: int) -> Entry:
+        """What the index says of an entry; where it is damaged, an entry without a body that survives restarts."""
+        try:
+            return self._shared.index.entry(self.id, segment, seq)
+        except CorruptionError as error:
+            _logger.error("queue %r: the entry of message %d is damaged: %s", self.name, seq, error)
+            return Entry(SURVIVES, 0, 0, 0, 0, 0)
 
     def _body(self, segment: Segment, entry: Entry) -> bytes:
         if entry.kind & BODY_HERE:
@@ -377,7 +397,7 @@ class Queue:
             if type(content) is bytes:
                 shared.recent_bytes -= size
         else:
-            entry = shared.index.entry(self.id, segment, seq)
+            entry = self._entry_or_gap(segment, seq)
             kind, size, content = entry.kind, entry.size, entry.locator
         if kind & IN_PERSISTENT:
             shared.persistent.release(content, shared.batch)  # type: ignore[arg-type]
@@ -392,8 +412,9 @@ class Queue:
             else:
                 acked.append(seq)
             if self.dirty_batch < 0:
-                self._note_dirty()
+                self.note_dirty()
         segment.live -= 1
+        segment.live_bytes -= size
         if not segment.live:
             self._emptied(segment)
 
@@ -403,8 +424,8 @@ class Queue:
         if segment.stored:
             at = states.find(READY)
             while at >= 0 and segment.first + at < segment.flushed:
-                entry = shared.index.entry(self.id, segment, segment.first + at)
-                if not entry.kind & BODY_HERE:
+                entry = self._entry_or_gap(segment, segment.first + at)
+                if entry.kind & (IN_PERSISTENT | IN_TRANSIENT):
                     self._store_of(entry.kind).release(entry.locator, shared.batch)
                 at = states.find(READY, at + 1)
         skipped = segment.flushed - segment.first
@@ -418,6 +439,10 @@ class Queue:
                 shared.recent_bytes -= segment.sizes[row]
         segment.states = states.translate(_PURGED)
         segment.live = segment.states.count(UNACKED)
+        kept = (
+            [segment.first + at for at, state in enumerate(segment.states) if state == UNACKED] if segment.live else []
+        )
+        segment.live_bytes = sum([self.entry(seq).size for seq in kept])
         segment.dirty = True
         if not segment.live:
             self._emptied(segment)
@@ -431,6 +456,12 @@ class Queue:
             self._tail = None
         self._drop(segment)
 
+    def drop_idle(self, segment: Segment) -> None:
+        """Forget a segment that holds no message, though it is still being filled."""
+        if segment is self._tail:
+            self._tail = None
+        self._drop(segment)
+
     def _tail_rest(self, segment: Segment) -> int:
         """Entries of a segment's number range that lie before its first."""
         return segment.first - segment.number * self._shared.entry_count
@@ -439,6 +470,9 @@ class Queue:
         if self.segments.get(segment.number) is segment:
             del self.segments[segment.number]
             del self._order[bisect_left(self._order, segment.number)]
+        self._shared.recent_bytes -= RECENT_COST * len(segment.contents)
+        segment.contents.clear()
         if segment.file_bytes:
             self.dropped.append(segment)
+            self._shared.dropping[self.id] = self
         self._shared.index.forget(self.id, segment)

@@ -1,8 +1,11 @@
 """Opening a store: the manifest's state, then the journal's frames behind it, then reference counts anew.
 
 1. Read and scan the journal files. A bad frame that a later one calls durable is corruption: nothing is changed.
-2. Replay the good frames over the queues. A change that the manifest holds already is passed over by its batch.
-3. Look up every body that the replay names in the message store; entries without one were never synced and go.
+2. Make the queues as the manifest has them, and check that the journal goes on where the manifest ends.
+3. Load the message files, from the recovery file of a clean stop or from their footers, and count references anew.
+4. Replay the good frames over the queues. A change that the manifest holds already is passed over by its batch. An
+   entry whose body is not in the message store was never synced and goes.
+5. Cut off the journal's torn end, sync the journal, remove files that nothing names.
 
 Each pass may be repeated after a crash in its middle.
 """
@@ -11,13 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stratamq.errors import ChecksumMismatch
+from stratamq.errors import ChecksumMismatch, MisplacedRecord
 from stratamq.files.filesystem import FileSystem
 from stratamq.formats.queue_journal import Ack, Declare, Delete, Mark, Publish, Purge, Record, decode_records
+from stratamq.formats.queue_manifest import StoreRecord
 from stratamq.queuestore import layout
 from stratamq.queuestore.journal import Journal, JournalFile, JournalRead, read_journal
-from stratamq.queuestore.message_files import load_messages
+from stratamq.queuestore.manifest import Manifest
+from stratamq.queuestore.message_files import load_messages, take_recovery
 from stratamq.queuestore.queue import Queue, Shared
+from stratamq.queuestore.queue_files import count_references, load_queues, remove_orphans
 from stratamq.queuestore.segment import BODY_HERE, IN_PERSISTENT, SURVIVES
 from stratamq.queuestore.types import Progress, RecoveryReport
 
@@ -29,6 +35,7 @@ class Recovered:
     queues: list[Queue] = field(default_factory=list)
     next_queue_id: int = 1
     batch: int = 0
+    damaged: int = 0
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
@@ -99,8 +106,18 @@ class Replay:
         self._shared = shared
         self._found = found
         self._by_id = {queue.id: queue for queue in found.queues}
-        self.dropped = 0
+        self.dropped: set[tuple[int, int]] = set()
+        """Queue and number of messages without a body."""
         self.id_max = 0
+
+    def apply_file(self, read: JournalRead) -> None:
+        """All good frames of a journal file."""
+        for frame in read.scan.frames:
+            self._shared.batch = frame.number
+            for record in decode_records(read.data, frame.start, frame.end, path=read.path):
+                self.apply(record, frame.number)
+            self._shared.parts.clear()
+            self._found.batch = frame.number
 
     def apply(self, record: Record, batch: int) -> None:
         """One record of frame ``batch``."""
@@ -110,11 +127,13 @@ class Replay:
         elif isinstance(record, Declare):
             self._found.next_queue_id = max(self._found.next_queue_id, record.queue + 1)
             if record.queue not in self._by_id:
-                self._by_id[record.queue] = Queue(self._shared, record.queue, record.name, True)
+                declared = self._by_id[record.queue] = Queue(self._shared, record.queue, record.name, True)
+                declared.note_dirty()
         elif isinstance(record, Delete):
             queue = self._by_id.pop(record.queue, None)
             if queue is not None:
                 queue.release_all()
+                self._forget(queue, batch)
         else:
             queue = self._queue(record.queue, batch)
             if queue is None:
@@ -122,11 +141,22 @@ class Replay:
             if isinstance(record, Ack):
                 for first, count in record.runs:
                     queue.ack(range(first, first + count))
+                    if self.dropped:
+                        self.dropped.difference_update([(queue.id, first + i) for i in range(count)])
             elif isinstance(record, Mark):
                 queue.mark = max(queue.mark, record.mark)
                 queue.skip_to(max(queue.next_seq, record.mark))
+                queue.note_dirty()
             else:
                 self._purge(queue, record)
+
+    def _forget(self, queue: Queue, batch: int) -> None:
+        shared = self._shared
+        shared.acked.pop(queue.id, None)
+        for table in (shared.dirty, shared.recent_queues, shared.dropping):
+            table.pop(queue.id, None)
+        shared.deleted[queue.id] = batch
+        self.dropped = {pair for pair in self.dropped if pair[0] != queue.id}
 
     def _queue(self, queue_id: int, batch: int) -> Queue | None:
         queue = self._by_id.get(queue_id)
@@ -143,7 +173,7 @@ class Replay:
         store = self._shared.persistent
         self.id_max = max(self.id_max, record.stored_id)
         if store.length_of(record.stored_id) != record.size:
-            self.dropped += 1
+            self.dropped.add((queue.id, seq))
             queue.skip_to(seq + 1)
             return
         store.refer(record.stored_id)
@@ -152,43 +182,71 @@ class Replay:
 
     def _purge(self, queue: Queue, record: Purge) -> None:
         queue.skip_to(max(queue.next_seq, record.upto))
+        queue.note_dirty()
         at = 0
         for first, count in [*record.kept, (record.upto, 0)]:
             queue.ack(queue.numbers_between(at, first))
             at = first + count
+        kept = {(queue.id, first + i) for first, count in record.kept for i in range(count)}
+        self.dropped = {pair for pair in self.dropped if pair[0] != queue.id or pair in kept or pair[1] >= record.upto}
 
     def queues(self) -> list[Queue]:
         """The queues that are left, in order of their ids."""
         return [self._by_id[queue_id] for queue_id in sorted(self._by_id)]
 
 
-def recover(fs: FileSystem, shared: Shared, journal: Journal, progress: Progress | None) -> Recovered:
-    """All passes. Raises CorruptionError, OSError."""
+def check_join(store: StoreRecord | None, reads: list[JournalRead], *, manifest: str, journal: str) -> None:
+    """Nothing may be missing between manifest and journal. Raises MisplacedRecord."""
+    first = next((read.scan.frames[0].number for read in reads if read.scan.frames), None)
+    low = 1 if store is None else store.low
+    if first is not None and first > low:
+        raise MisplacedRecord(journal, 0, f"frame {low}", f"frame {first}", hint=f"is {manifest} the newest one?")
+    if first is None and store is not None and low <= store.batch:
+        raise MisplacedRecord(journal, 0, f"frames {low} to {store.batch}", "none")
+
+
+def recover(
+    fs: FileSystem, shared: Shared, journal: Journal, manifest: Manifest, progress: Progress | None
+) -> Recovered:
+    """All passes. Raises CorruptionError, ConfigError, OSError."""
     reads, cut = read_journals(fs, journal, progress)
     found = Recovered()
-    loaded = load_messages(fs, shared.persistent, progress)
-    replay = Replay(shared, found)
-    for read in reads:
-        for frame in read.scan.frames:
-            shared.batch = frame.number
-            for record in decode_records(read.data, frame.start, frame.end, path=read.path):
-                replay.apply(record, frame.number)
-            found.batch = frame.number
+    found.damaged = load_queues(shared, manifest, found.queues)
+    check_join(manifest.store, reads, manifest=manifest.path, journal=journal.directory)
+    if manifest.store is not None:
+        found.next_queue_id = manifest.store.next_queue_id
+        found.batch = manifest.store.batch
+    has_frames = any(read.scan.frames for read in reads)
     store = shared.persistent
-    store.bury()
-    store.next_id = max(store.next_id, replay.id_max + 1)
+    clean = not cut and not has_frames and take_recovery(fs, manifest.directory, store, found.batch)
+    scanned = 0
+    if not clean:
+        scanned = load_messages(fs, store, progress)
+        found.damaged += count_references(shared, found.queues)
+        store.next_id = max(store.next_id, manifest.store.next_message_id if manifest.store is not None else 1)
+    replay = Replay(shared, found)
+    for done, read in enumerate(reads):
+        replay.apply_file(read)
+        if progress is not None:
+            progress("replaying the journal", done + 1, len(reads))
     mend_journal(fs, journal, reads, cut)
+    found.queues = replay.queues()
+    if not clean:
+        store.next_id = max(store.next_id, replay.id_max + 1)
+        store.bury()
+        store.frozen = bool(found.damaged)
+        remove_orphans(fs, shared, found.queues)
     shared.parts.clear()
     shared.acked.clear()
     shared.marked.clear()
-    found.queues = replay.queues()
     found.report = RecoveryReport(
-        clean=False,
+        clean=clean,
         queues=len(found.queues),
         messages=sum([queue.ready for queue in found.queues]),
         journal_bytes=sum([read.scan.end for read in reads]),
-        files_scanned=loaded,
-        messages_dropped=replay.dropped,
+        files_scanned=scanned,
+        messages_dropped=len(replay.dropped),
         truncated_bytes=cut,
+        damaged_segments=found.damaged,
     )
     return found

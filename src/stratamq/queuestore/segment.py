@@ -39,9 +39,9 @@ class Segment:
         "file_bytes",
         "first",
         "flushed",
-        "flushing",
         "kinds",
         "live",
+        "live_bytes",
         "number",
         "priorities",
         "sizes",
@@ -57,10 +57,9 @@ class Segment:
         self.states = bytearray()
         """READY, UNACKED or GONE for each entry from ``first`` on."""
         self.live = 0
+        self.live_bytes = 0
         self.flushed = first
         """Entries below are in the file."""
-        self.flushing = first
-        """Entries below are in the file or on their way to it."""
         self.contents: list[bytes | int | None] = []
         """Bodies, or ids in a message store, of the recent entries; None where the message is gone."""
         self.sizes = array("I")

@@ -1,6 +1,6 @@
 """The queue store: queues with acknowledgements, a shared store for large messages, one journal in front of both.
 
-One owner: every method but `QueueStore.sync` is called from one thread. Changes gather in memory; `commit` writes
+One owner: every method but `sync` and `sync_step` is called from one thread. Changes gather in memory; `commit` writes
 them as one journal frame; `sync` brings it to the disk and may run in another thread; `synced` is told so.
 
     store = QueueStore.open(directory, QueueStoreConfig(), clock=SystemClock())
@@ -49,9 +49,12 @@ from stratamq.formats.queue_journal import (
     to_runs,
 )
 from stratamq.queuestore import layout
+from stratamq.queuestore.housekeeping import Housekeeping, StepWork
 from stratamq.queuestore.index_files import IndexFiles
 from stratamq.queuestore.journal import Journal, random_salt
 from stratamq.queuestore.lock import QueueStoreLock
+from stratamq.queuestore.manifest import Manifest
+from stratamq.queuestore.message_files import write_recovery
 from stratamq.queuestore.message_store import MessageStore
 from stratamq.queuestore.queue import Queue, Shared
 from stratamq.queuestore.recovery import recover
@@ -88,7 +91,7 @@ class QueueStore:
             fs, os.path.join(directory, layout.PERSISTENT), config, self._handles, durable=True
         )
         self._transient = MessageStore(fs, transient_directory, config, self._handles, durable=False)
-        self._index = IndexFiles(fs, queues_directory, self._handles, config.index_cache_bytes_max)
+        self._index = IndexFiles(fs, queues_directory, transient_directory, self._handles, config.index_cache_bytes_max)
         self._shared = Shared(
             entry_count=config.queue_index_segment_entry_count,
             index=self._index,
@@ -96,8 +99,10 @@ class QueueStore:
             transient=self._transient,
         )
         self._journal = Journal(fs, os.path.join(directory, layout.JOURNAL), config.journal_file_bytes, random_salt)
+        self._manifest = Manifest(fs, os.path.join(directory, layout.MANIFEST))
+        self._housekeeping = Housekeeping(fs, config, clock, self._shared, self._journal, self._manifest, self._handles)
         self._queues: dict[str, Queue] = {}
-        self._next_queue_id = 1
+        self._next_transient_id = layout.TRANSIENT_IDS
         self._durable_batch = 0
         self._confirmable: deque[tuple[int, int]] = deque()
         """Batch and newest publish in it, for batches that are not synced."""
@@ -150,9 +155,9 @@ class QueueStore:
         for directory in (self._journal.directory, self._persistent.directory, self._index.directory):
             self._fs.make_directory(directory)
         self._fs.make_directory(self._transient.directory)
-        found = recover(self._fs, self._shared, self._journal, progress)
+        found = recover(self._fs, self._shared, self._journal, self._manifest, progress)
         self._queues = {queue.name: queue for queue in found.queues}
-        self._next_queue_id = found.next_queue_id
+        self._housekeeping.next_queue_id = found.next_queue_id
         self._durable_batch = found.batch
         self._shared.batch = found.batch + 1
         self.recovery = found.report
@@ -167,15 +172,35 @@ class QueueStore:
         failed = isinstance(self._refusal, StoreFailed)
         try:
             if not failed:
-                token = self.commit() or self.unsynced()
-                if token is not None:
-                    self.sync(token)
-                    self.synced(token)
+                self._close_cleanly()
         finally:
             self._refusal = StoreClosed()
             self._journal.close()
             self._handles.close()
             self._lock.release()
+
+    def _close_cleanly(self) -> None:
+        for store in (self._persistent, self._transient):
+            if store.files and not store.files[-1].sealed:
+                store.seal(store.files[-1])
+        self._sync_all()
+        try:
+            self._housekeeping.abandon()
+            self._housekeeping.flusher.flush_all()
+            while (step := self.begin_step(collect=False)) is not None:
+                self.sync_step(step)
+                self.finish_step(step)
+            self._manifest.write(self._manifest.prepare([self._housekeeping.store_record()], anew=True))
+            self._journal.remove_through(self._shared.batch)
+            write_recovery(self._fs, self.directory, self._persistent, self._shared.batch - 1)
+        except OSError as error:
+            raise self._fail("write", self.directory, error) from error
+
+    def _sync_all(self) -> None:
+        token = self.commit() or self.unsynced()
+        if token is not None:
+            self.sync(token)
+            self.synced(token)
 
     # --- queues -----------------------------------------------------------------------------------------------
 
@@ -189,12 +214,17 @@ class QueueStore:
         if queue is not None:
             return queue
         self._check()
-        queue = Queue(self._shared, self._next_queue_id, name, durable)
-        self._next_queue_id += 1
+        if durable:
+            queue_id = self._housekeeping.next_queue_id
+            self._housekeeping.next_queue_id += 1
+        else:
+            queue_id = self._next_transient_id
+            self._next_transient_id += 1
+        queue = Queue(self._shared, queue_id, name, durable)
         self._queues[name] = queue
         if durable:
             self._shared.parts.append(encode_declare(queue.id, name))
-            queue._note_dirty()
+            queue.note_dirty()
         return queue
 
     def queue(self, name: str) -> Queue | None:
@@ -218,10 +248,11 @@ class QueueStore:
         count = queue.ready + queue.unacked
         shared = self._shared
         queue.release_all()
-        for table in (shared.acked, shared.marked, shared.dirty, shared.recent_queues):
+        for table in (shared.acked, shared.marked, shared.dirty, shared.recent_queues, shared.dropping):
             table.pop(queue.id, None)
         if queue.durable:
             shared.parts.append(encode_delete(queue.id))
+        shared.deleted[queue.id] = shared.batch
         return count
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -424,13 +455,63 @@ class QueueStore:
             return None
         return CommitToken(batch, self._work())
 
+    # --- housekeeping -----------------------------------------------------------------------------------------
+
     def tick(self) -> bool:
-        """One bounded step of housekeeping, with its syncs. Returns whether there is more to do."""
+        """One bounded step of housekeeping, with its syncs; without one, a sync when one is overdue.
+
+        Call it about every ``sync_interval_ms``, and at once again when it returns True: there is more to do.
+        Raises StoreFull (nothing is lost, it goes on later), StoreFailed, StoreClosed.
+        """
+        step = self.begin_step()
+        if step is None:
+            self._sync_all()
+            return False
+        self.sync_step(step)
+        self.finish_step(step)
+        return self._housekeeping.is_due()
+
+    def begin_step(self, *, collect: bool = True) -> StepWork | None:
+        """Write one step of housekeeping; None when there is nothing to do. One step at a time.
+
+        Commits first. Then `sync_step` in any thread, then `finish_step`. Raises as `tick` does.
+        """
+        self._check_open()
+        if not (self._housekeeping.is_due() if collect else self._housekeeping.flusher.is_due()):
+            return None
         token = self.commit() or self.unsynced()
-        if token is not None:
-            self.sync(token)
-            self.synced(token)
-        return False
+        try:
+            work = self._housekeeping.begin()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise self._fail("write", self.directory, error) from error
+            self._housekeeping.pause()
+            raise StoreFull(self.directory) from error
+        return None if work is None else work._replace(token=token)
+
+    def sync_step(self, work: StepWork) -> None:
+        """Bring a step to the disk. Blocks; may run in any thread beside other calls, but not beside another sync.
+
+        Raises StoreFailed, as `sync` does.
+        """
+        if work.token is not None:
+            self.sync(work.token)
+        self._sync_work(SyncWork(work.paths, work.directories))
+        if work.manifest is not None:
+            try:
+                self._manifest.write(work.manifest)
+            except OSError as error:
+                raise self._fail("write", self._manifest.path, error) from error
+
+    def finish_step(self, work: StepWork) -> int:
+        """Note that `sync_step` succeeded; removes what is not needed any more. Returns what `synced` returns."""
+        if work.token is not None:
+            self.synced(work.token)
+        try:
+            self._housekeeping.finish(work)
+        except OSError as error:
+            raise self._fail("remove", self.directory, error) from error
+        return self.durable
 
     # --- state ------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class RecoveryReport(NamedTuple):
     messages_dropped: int = 0
     """Unsynced messages whose body did not reach the disk."""
     truncated_bytes: int = 0
+    damaged_segments: int = 0
+    """Index segments whose entries cannot be read. Message files are not collected until the next start finds none."""
 
 
 class StoreStatus(NamedTuple):
