@@ -1,7 +1,7 @@
 """One broker: its tables, its store, and what ties them together. No socket and no timer in here.
 
 Tables announce their changes; `Broker.unsaved` says what has to be written. Whoever runs the broker writes it, calls
-`Broker.tick` now and then, and tells the name servers when `Broker.topics` has a new version.
+`Broker.expire_clients` now and then, and tells the name server of every topic that changed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from stratamq.broker.topics import (
     SCHEDULE_QUEUES,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
+    TopicConfig,
     TopicTable,
 )
 from stratamq.clock import Clock
@@ -95,7 +96,7 @@ class Broker:
         files: SavedFiles,
         clock: Clock,
         process_id: int = 0,
-        on_topics_changed: Callable[[], None] = lambda: None,
+        on_topic_changed: Callable[[TopicConfig], None] = lambda config: None,
     ) -> None:
         self.config = config
         self.address = address
@@ -105,9 +106,9 @@ class Broker:
         self.files = files
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
-        self._on_topics_changed = on_topics_changed
+        self._on_topic_changed = on_topic_changed
         self._dirty = _Dirty()
-        self.topics = TopicTable(files.topics.load(), wall_ms=clock.wall_ms, on_change=self._topics_changed)
+        self.topics = TopicTable(files.topics.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
         self.groups = GroupTable(
             files.groups.load(),
             auto_create=config.auto_create_groups,
@@ -159,9 +160,9 @@ class Broker:
 
     # --- what changed ---
 
-    def _topics_changed(self) -> None:
+    def _topic_changed(self, config: TopicConfig) -> None:
         self._dirty.topics = True
-        self._on_topics_changed()
+        self._on_topic_changed(config)
 
     def _groups_changed(self) -> None:
         self._dirty.groups = True

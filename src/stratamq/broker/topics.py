@@ -90,10 +90,14 @@ def check_topic_name(topic: str) -> None:
 
 
 class TopicTable:
-    """All topics of a broker. ``on_change`` is called after every change."""
+    """All topics of a broker. ``on_change`` is called with every topic that was made or changed."""
 
     def __init__(
-        self, stored: Any = None, *, wall_ms: Callable[[], int], on_change: Callable[[], None] = lambda: None
+        self,
+        stored: Any = None,
+        *,
+        wall_ms: Callable[[], int],
+        on_change: Callable[[TopicConfig], None] = lambda config: None,
     ) -> None:
         self._wall_ms = wall_ms
         self._on_change = on_change
@@ -133,7 +137,8 @@ class TopicTable:
     def put(self, config: TopicConfig) -> None:
         """Create or replace a topic."""
         self._topics[config.topic_name] = config
-        self._changed()
+        self.version.next(self._wall_ms())
+        self._on_change(config)
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic on an operator's behalf. Raises TopicRefused, AccessDenied, InvalidArgument."""
@@ -207,7 +212,3 @@ class TopicTable:
         """What ``topics.json`` and GET_ALL_TOPIC_CONFIG hold."""
         table = {name: msgspec.to_builtins(self._topics[name]) for name in sorted(self._topics)}
         return {"dataVersion": self.version.as_json(), "topicConfigTable": table}
-
-    def _changed(self) -> None:
-        self.version.next(self._wall_ms())
-        self._on_change()

@@ -32,6 +32,7 @@ from stratamq.broker.broker import (
     SavedFiles,
 )
 from stratamq.broker.ports import SavedValue
+from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
 from stratamq.config import BrokerConfig, ServerConfig, StoreConfig
 from stratamq.errors import StrataError
@@ -101,6 +102,7 @@ class Server:
         self._opened: OpenedStore | None = None
         self._pulls: PullRequests | None = None
         self._listeners: list[RemotingListener] = []
+        self.namesrv: NameServer | None = None
 
     # --- start ---
 
@@ -125,11 +127,11 @@ class Server:
         self.namesrv = NameServer(
             config, self.clock, ConfigFile(str(self.settings.data_dir / "config" / "kvConfig.json"))
         )
-        self._register()
+        self.namesrv.register_own(self.broker)
         self.broker_listener = RemotingListener("broker", config, self._handlers(), on_lost=self._peer_lost)
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)
-        self._start_tasks()
+        self._start_tasks(self.namesrv)
         self.http = HttpServer(self.broker, self.namesrv.routes, self._listeners)
         self._stack.push_async_callback(self.http.close)
         await self.broker_listener.listen(broker_socket)
@@ -179,7 +181,7 @@ class Server:
             files=SavedFiles(*files),
             clock=self.clock,
             process_id=os.getpid(),
-            on_topics_changed=self._topics_changed,
+            on_topic_changed=self._topic_changed,
         )
         if self.broker.topics_taken_back:
             _log.warning(
@@ -202,10 +204,11 @@ class Server:
             AdminRequests(broker, self.settings.store),
         )
 
-    def _start_tasks(self) -> None:
+    def _start_tasks(self, namesrv: NameServer) -> None:
         for coroutine in (
             every(TICK_S, self._tick),
             every(SWEEP_S, self._sweep),
+            every(SWEEP_S, namesrv.expire),
             every(EXPIRE_S, self._expire),
             self._save_loop(),
         ):
@@ -221,13 +224,10 @@ class Server:
         for listener in self._listeners[:1]:
             listener.set_congested(congested)
 
-    def _topics_changed(self) -> None:
+    def _topic_changed(self, config: TopicConfig) -> None:
         self._save_wanted.set()
-        if hasattr(self, "namesrv"):
-            self._register()
-
-    def _register(self) -> None:
-        self.namesrv.register_own(self.broker)
+        if self.namesrv is not None:
+            self.namesrv.update_own(self.settings.broker.broker_name, config)
 
     def _peer_lost(self, peer: RemotingPeer) -> None:
         self._members.notify_groups(self.broker.drop_connection(peer))
@@ -247,7 +247,6 @@ class Server:
         for listener in self._listeners:
             listener.sweep()
         self._pulls.check_behind()
-        self.namesrv.expire()
 
     def _expire(self) -> None:
         self._members.notify_groups(self.broker.expire_clients())

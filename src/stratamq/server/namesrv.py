@@ -7,6 +7,7 @@ from typing import Any
 
 from stratamq.broker.broker import Broker
 from stratamq.broker.ports import SavedValue
+from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock
 from stratamq.config import ServerConfig
 from stratamq.nameserver.kv import KvConfig
@@ -42,14 +43,15 @@ class NameServer:
                 name=broker.config.broker_name,
                 address=str(broker.address),
                 version=DataVersion(version.state_version, version.timestamp, version.counter),
-                topics={
-                    name: QueueData(topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
-                    for name, topic in broker.topics.configs().items()
-                },
+                topics={name: _queue_data(topic) for name, topic in broker.topics.configs().items()},
             ),
             now_ms=self._clock.monotonic_ms(),
             permanent=True,
         )
+
+    def update_own(self, broker_name: str, topic: TopicConfig) -> None:
+        """A topic of the broker of this process was made or changed."""
+        self.routes.add_topic(topic.topic_name, {broker_name: _queue_data(topic)})
 
     def expire(self) -> None:
         """Drop brokers that were silent too long."""
@@ -62,3 +64,7 @@ class NameServer:
 
     def _save(self, value: Any) -> None:
         self._file.store(value)
+
+
+def _queue_data(topic: TopicConfig) -> QueueData:
+    return QueueData(topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)

@@ -35,13 +35,13 @@ def topics(**rest) -> TopicTable:
 
 
 def test_a_topic_is_made_from_its_template():
-    changes = []
-    table = topics(on_change=lambda: changes.append(1))
+    changes: list[TopicConfig] = []
+    table = topics(on_change=changes.append)
     table.ensure("TBW102", queues=8, perm=7)
     made = table.create_from_template("T", template="TBW102", queues=4)
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (4, 4, 6)
     assert table.create_from_template("U", template="TBW102", queues=100).queues == 8
-    assert len(changes) == 3
+    assert [config.topic_name for config in changes] == ["TBW102", "T", "U"]
     assert table.version.counter == 3
 
 

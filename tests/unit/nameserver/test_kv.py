@@ -9,7 +9,7 @@ from stratamq.nameserver.kv import KvConfig
 
 
 def test_put_get_delete_and_what_is_stored():
-    stored = []
+    stored: list[dict] = []
     kv = KvConfig(on_change=stored.append)
     kv.put("n", "k", "v")
     assert kv.get("n", "k") == "v"

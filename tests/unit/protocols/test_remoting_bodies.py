@@ -42,9 +42,8 @@ def test_lengths_of_a_batch_are_checked():
             if bytes(bad) != BATCH_ITEM:
                 with pytest.raises(MessageIllegal):
                     decode_batch(memoryview(bad))
-    bad = BATCH_ITEM[:-2] + b"\xff\x02"
     with pytest.raises(MessageIllegal, match="UTF-8"):
-        decode_batch(memoryview(bad))
+        decode_batch(memoryview(BATCH_ITEM[:-2] + b"\xff\x02"))
 
 
 def test_the_heartbeat_of_a_java_client():

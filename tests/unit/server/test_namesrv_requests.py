@@ -40,6 +40,7 @@ class NameServerHarness:
         except Exception as error:
             number, remark = response_to_error(error)
             answer = encode_response(asked, number, remark=remark)
+        assert answer is not None
         return wire.one(answer)
 
 

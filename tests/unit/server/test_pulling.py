@@ -68,7 +68,7 @@ def test_checks_in_their_order(tmp_path):
     assert harness.pull("R", queueId=2).code == 29
     assert harness.pull("R", queueId=-1).code == 29
     assert harness.pull("R", maxMsgNums=0).code == 29
-    assert harness.pull("R", expressionType="SQL92").code == 3
+    assert harness.pull("R", expressionType="SQL92").code == 1
     assert harness.pull("R", sysFlag=0).code == 24
     assert harness.pull("R", subscription=None, queueOffset=None).code == 1
     harness.close()

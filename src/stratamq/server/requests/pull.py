@@ -107,14 +107,13 @@ class PullRequests:
             raise InvalidArgument(f"maxMsgNums is {fields.max_msg_nums}, it must be at least 1")
         subscription = self._subscription(fields, group.consume_broadcast_enable)
         if subscription.expression_type != EXPRESSION_TAG:
-            raise RemoteProtocolError(
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
-                reply_hint=ResponseCode.SYSTEM_ERROR,
-            )
+            raise _filter_not_served(subscription.expression_type)
         return subscription.tags_codes
 
     def _subscription(self, fields: PullHeader, broadcast_enabled: bool) -> Subscription:
         if fields.sys_flag & PULL_HAS_SUBSCRIPTION:
+            if fields.expression_type not in (None, "", EXPRESSION_TAG):
+                raise _filter_not_served(fields.expression_type)
             return parse_subscription(fields.topic, fields.subscription or "", fields.expression_type or "")
         group = self._broker.consumers.find(fields.consumer_group)
         if group is None:
@@ -235,3 +234,10 @@ class PullRequests:
         waiting = self._broker.waiting
         for topic, queue_id in waiting.queues():
             self.resume(waiting.wake(topic, queue_id, ()))
+
+
+def _filter_not_served(expression_type: str | None) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"The broker does not support consumer to filter message by {expression_type}",
+        reply_hint=ResponseCode.SYSTEM_ERROR,
+    )

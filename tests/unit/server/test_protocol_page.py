@@ -1,0 +1,46 @@
+"""docs/protocols/remoting.md lists exactly what is served."""
+
+from __future__ import annotations
+
+import re
+
+from stratamq.protocols.remoting.codes import RequestCode
+from stratamq.server.requests.admin import AdminRequests
+from stratamq.server.requests.base import served_codes
+from stratamq.server.requests.groups import GroupRequests
+from stratamq.server.requests.members import MemberRequests
+from stratamq.server.requests.messages import MessageRequests
+from stratamq.server.requests.namesrv_brokers import BrokerRequests
+from stratamq.server.requests.namesrv_kv import KvRequests
+from stratamq.server.requests.namesrv_routes import RouteRequests
+from stratamq.server.requests.offsets import OffsetRequests
+from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.send import SendRequests
+from stratamq.server.requests.send_back import SendBackRequests
+from stratamq.server.requests.topics import TopicRequests
+from tests.tidy.tree import ROOT
+
+BROKER: tuple[type[object], ...] = (
+    SendRequests,
+    SendBackRequests,
+    PullRequests,
+    MessageRequests,
+    MemberRequests,
+    OffsetRequests,
+    TopicRequests,
+    GroupRequests,
+    AdminRequests,
+)
+NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests)
+
+
+def rows(families: tuple[type[object], ...]) -> list[str]:
+    served: dict[RequestCode, str] = {}
+    for family in families:
+        served |= served_codes(family)
+    return [f"| {code.value} {code.name} | {served[code]} |" for code in sorted(served)]
+
+
+def test_the_tables_are_fresh():
+    page = (ROOT / "docs" / "protocols" / "remoting.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \d+ .*\|$", page, re.MULTILINE) == rows(BROKER) + rows(NAME_SERVER)
