@@ -93,14 +93,14 @@ class Processes:
         """The end of a process's log."""
         return "\n".join((self.logs / f"{name}.log").read_text(errors="replace").splitlines()[-count:])
 
-    def run_json(self, name: str, arguments: Sequence[str]) -> tuple[int, Any]:
-        """Run a ``stratamq`` command that prints JSON; its exit code and what it printed."""
+    def run_json(self, name: str, arguments: Sequence[str]) -> tuple[int, list[Any]]:
+        """Run a ``stratamq`` command that prints JSON, one object a line; its exit code and the objects."""
         done = subprocess.run(
             [*STRATAMQ, *arguments], capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, check=False
         )
         (self.logs / f"{name}.log").write_text(done.stdout + done.stderr)
         try:
-            return done.returncode, json.loads(done.stdout)
+            return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
         except ValueError:
             said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise DemoFailed(

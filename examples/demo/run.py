@@ -146,14 +146,14 @@ class Demo:
         from stratamq.pipeline.session import session
 
         html = self.out / "report.html"
-        with self.screen.bar("starting Spark", 0) as bar:
+        with self.screen.bar("starting Spark", 0):
             spark = session("stratamq demo", jvm_log=self.processes.logs / "spark.log")
         jvm: Any = spark.sparkContext._jvm
         java = jvm.System.getProperty("java.version")
         self.screen.say(f"   Spark {spark.version} on Java {java}")
         try:
-            with self.screen.bar("reading the store", 0) as bar:
-                made = make_report(spark, self.store, lambda done, _: bar.at(done))
+            with self.screen.bar("reading the store, tasks", 0) as bar:
+                made = make_report(spark, self.store, bar.at)
         finally:
             spark.stop()
         write_report(made, html, self.out / "report.json")
@@ -174,10 +174,10 @@ class Demo:
 def query_store(processes: Processes, store: Path, topic: str, key: str) -> list[int]:
     """Queue offsets of a topic's messages with a key, by ``stratamq store query``."""
     arguments = ["store", "query", str(store), "--topic", topic, "--key", key, "--output", "json"]
-    code, document = processes.run_json("store-query", arguments)
+    code, messages = processes.run_json("store-query", arguments)
     if code:
         raise DemoFailed(f"stratamq store query ended with exit code {code}:\n{processes.last_lines('store-query')}")
-    return [message["queue_offset"] for message in document["messages"]]
+    return [message["queue_offset"] for message in messages]
 
 
 def _events_of(wanted: orders.Event, count: int) -> int:

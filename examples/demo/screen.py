@@ -22,18 +22,13 @@ class Bar:
         self._task = None if progress is None else progress.add_task(text, total=total or None)
         self._quarter = 0
 
-    def at(self, done: int) -> None:
-        """Say how much is done by now."""
+    def at(self, done: int, total: int | None = None) -> None:
+        """Say how much is done by now, and of how much when that became known only now."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done)
+            self._progress.update(self._task, completed=done, total=total or self._total or None)
         elif self._total and done * 4 // self._total > self._quarter:
             self._quarter = done * 4 // self._total
             self._screen.say(f"  {self._text}: {done:,} of {self._total:,}")
-
-    def describe(self, text: str) -> None:
-        """Change the text beside the bar (on a terminal)."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=text)
 
 
 class Screen:
