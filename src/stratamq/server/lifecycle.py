@@ -139,7 +139,8 @@ class Server:
             await self.broker_listener.listen(self._bind(port - 2, "--broker-port (vip_port takes it minus 2)"))
         await self.namesrv.listener.listen(namesrv_socket)
         await self.http.listen(http_socket)
-        self.addresses = Addresses(f"{host}:{port_of(namesrv_socket)}", str(address), f"{host}:{port_of(http_socket)}")
+        near = advertised_host(config.host, "")
+        self.addresses = Addresses(f"{near}:{port_of(namesrv_socket)}", str(address), f"{near}:{port_of(http_socket)}")
         _log.info(
             "ready: name server %s, broker %s (%s in %s), http %s, data in %s",
             self.addresses.namesrv,
