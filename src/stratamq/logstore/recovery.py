@@ -136,7 +136,8 @@ def recover(
     plan = _decide(parts, checkpoint or Checkpoint(), progress, clean=clean)
     result.start = plan.start
     dispatcher = _Dispatcher(parts, plan, result)
-    walk = Walk(parts.log, plan.start, verify_from=plan.verify_from if parts.config.check_crc_on_recovery else None)
+    verify_from = plan.verify_from if parts.config.check_crc_on_recovery else None
+    walk = Walk(parts.log, plan.start, verify_from=verify_from, doubt_from=None if clean else plan.known_good)
     total = parts.log.bases[-1] + parts.log.file_bytes - plan.start if parts.log.bases else 0
     for scanned in walk:
         dispatcher.add(scanned)
@@ -351,12 +352,11 @@ def _end_log(
 
 def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, clean: bool) -> None:
     """Without exact positions: good records behind a bad one that must have been on the disk mean corruption."""
-    later = next_good_record(parts.log, stop.physical_offset)
-    if later is None:
-        return
     known = checkpoint.physic_msg_timestamp
-    in_later_file = parts.log.base_of(later.physical_offset) > parts.log.base_of(stop.physical_offset)
-    if clean or later.store_timestamp <= known or (in_later_file and not known):
+    # Not even times are known: then only a good record in a later file counts, which began after this one was full.
+    start = stop.physical_offset if clean or known else parts.log.base_of(stop.physical_offset) + parts.log.file_bytes
+    later = next_good_record(parts.log, start)
+    if later is not None and (clean or not known or later.store_timestamp <= known):
         hint = f"good records follow, the first at physical offset {later.physical_offset}; nothing was changed"
         raise corruption(parts.log, stop, hint)
 

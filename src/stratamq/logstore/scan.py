@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -26,6 +27,8 @@ _ERRORS: Final[dict[str, type[CorruptionError]]] = {
     "length": BadLength,
     "offset": MisplacedRecord,
 }
+SECTOR_BYTES: Final = 512
+"""What a disk writes as a whole or not at all."""
 _MAGICS: Final = (MAGIC_V1.to_bytes(4, "big", signed=True), MAGIC_V2.to_bytes(4, "big", signed=True))
 
 
@@ -66,12 +69,24 @@ class Walk:
     queue id can name a queue. CRCs are compared from ``verify_from`` on. Ends at ``stop_at``, at the end of the last
     file, or at the first record that is not good.
 
+    A record's checksum covers its body only. From ``doubt_from`` on, where nothing is known to be synced, a record
+    whose properties show the marks of a torn write (`is_torn`) is therefore not good either.
+
     Cost: about 3 us a record and one CRC over its body.
     """
 
-    def __init__(self, log: CommitLog, start: int, *, verify_from: int | None, stop_at: int | None = None) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        start: int,
+        *,
+        verify_from: int | None,
+        doubt_from: int | None = None,
+        stop_at: int | None = None,
+    ) -> None:
         self._log = log
         self._verify_from = verify_from
+        self._doubt_from = doubt_from
         self._stop_at = stop_at
         self.position = start
         """Everything below is good (behind a blank: the beginning of the next file)."""
@@ -89,6 +104,7 @@ class Walk:
         at = self.position - base
         stop_at = file_bytes if self._stop_at is None else min(file_bytes, self._stop_at - base)
         verify_from = file_bytes if self._verify_from is None else self._verify_from - base
+        doubt_from = sys.maxsize if self._doubt_from is None else self._doubt_from
         topics: dict[bytes, str] = {}
         while at < stop_at:
             checked = check_record(view, at, file_bytes, physical_offset=base + at, verify_crc=at >= verify_from)
@@ -99,6 +115,8 @@ class Walk:
                 flaw = Flaw("length", at, f"a blank of {file_bytes - at} bytes", checked.size)
             if flaw is None:
                 scanned = parse_record(view, at, checked.size, topics)
+                if isinstance(scanned, Scanned) and "\0" in scanned.properties and base + at >= doubt_from:
+                    scanned = is_torn(view, at, checked.size, file_bytes) or scanned
                 if isinstance(scanned, Scanned):
                     yield scanned
                     at += checked.size
@@ -134,6 +152,24 @@ def parse_record(view: memoryview, at: int, size: int, topics: dict[bytes, str])
         return Flaw("length", at + 12, "a queue id and a queue offset", f"{fields[3]}, {fields[5]}")
     properties = str(view[topic_at + topic_bytes + 2 : at + size], "utf-8", "replace")
     return Scanned(fields[6], size, topic, fields[3], fields[5], sys_flag, fields[10], properties)
+
+
+def is_torn(view: memoryview, at: int, size: int, file_end: int) -> Flaw | None:
+    """Look at a record whose properties hold zero bytes: did part of them never reach the file?
+
+    A process that is killed while it writes leaves zeros from some byte on, so its record ends with a zero and nothing
+    good follows. A disk that lost power leaves whole sectors of zeros.
+    """
+    head = head_struct(int.from_bytes(view[at + 36 : at + 40], "big", signed=True))
+    body_end = at + head.size + head.unpack_from(view, at)[14]
+    flaw = Flaw("truncated", at + size - 1, "the end of the properties", "zeros")
+    if view[at + size - 1] == 0 and check_record(view, at + size, file_end, physical_offset=None).flaw is not None:
+        return flaw
+    first_sector = -(-body_end // SECTOR_BYTES) * SECTOR_BYTES
+    for sector in range(first_sector, at + size, SECTOR_BYTES):
+        if not any(view[sector : min(sector + SECTOR_BYTES, at + size)]):
+            return flaw
+    return None
 
 
 def corruption(log: CommitLog, stop: Stop, hint: str) -> CorruptionError:

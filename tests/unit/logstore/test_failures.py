@@ -89,7 +89,7 @@ def test_any_other_write_error_stops_writes_for_good(store, fs):
     put(store, message(b"kept"))
     fs.fail("write", path_part="commitlog")
     store.append((message(b"lost"),))
-    with pytest.raises(StoreFailed, match="Input/output error.*restart"):
+    with pytest.raises(StoreFailed, match=r"Input/output error.*restart"):
         store.commit()
     for call in (lambda: store.append((message(),)), store.commit, store.begin_checkpoint):
         with pytest.raises(StoreFailed):
@@ -115,8 +115,9 @@ def test_a_failed_sync_is_never_tried_again(store, fs, error):
         store.sync(token)
     store.close()
     assert fs.calls.count(("sync", store._log.path_of(0))) == syncs
-    assert bodies(reopened_clean := open_store(store.directory)) == [b"unknown"]
-    reopened_clean.close()
+    store = open_store(store.directory)
+    assert bodies(store) == [b"unknown"]
+    store.close()
 
 
 def test_in_sync_mode_nothing_is_shown_after_a_failed_sync(tmp_path):
