@@ -69,6 +69,13 @@ class Committing:
         assert await asyncio.to_thread(self.fs.waiting.acquire, timeout=30)
 
 
+async def until(condition):
+    """Let the loop turn until background work has made ``condition`` true."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0)  # noqa: ASYNC110 - what happens in a thread sets no event here
+
+
 @pytest.fixture(params=[FlushMode.SYNC, FlushMode.ASYNC])
 def mode(request):
     return request.param
@@ -225,11 +232,8 @@ async def test_background_flush_and_checkpoint(tmp_path):
     async with Committing(tmp_path, FlushMode.ASYNC, **intervals) as c:
         checkpoints = [path for operation, path in c.fs.calls if operation == "sync" and path.endswith("checkpoint")]
         await c.put(message())
-        async with asyncio.timeout(30):
-            while c.store.flushed_physical_offset < c.store.max_physical_offset:
-                await asyncio.sleep(0)
-            while len([1 for o, path in c.fs.calls if o == "sync" and path.endswith("checkpoint")]) <= len(checkpoints):
-                await asyncio.sleep(0)
+        await until(lambda: c.store.flushed_physical_offset == c.store.max_physical_offset)
+        await until(lambda: c.fs.calls.count(("sync", checkpoints[0])) > len(checkpoints))
 
 
 async def test_a_failed_background_sync_stops_writes(tmp_path):
@@ -237,9 +241,7 @@ async def test_a_failed_background_sync_stops_writes(tmp_path):
         await c.put(message())
         c.fs.fail("sync", path_part="commitlog", times=-1)
         await c.put(message())
-        async with asyncio.timeout(30):
-            while c.store.failure is None:
-                await asyncio.sleep(0)
+        await until(lambda: c.store.failure is not None)
         assert (await c.put(message())).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
