@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 pytestmark = pytest.mark.spark
 
@@ -84,14 +83,6 @@ def test_a_fault_in_a_task_keeps_its_text(spark, store, tmp_path):
     with pytest.raises(PipelineError, match=r"unknown magic number in .*commitlog.* at byte \d+") as caught:
         make_report(spark, broken)
     assert "Traceback" not in str(caught.value)
-
-
-def test_the_command_refuses_what_is_no_store(tmp_path):
-    from stratamq.cli.pipeline import pipeline
-    from stratamq.errors import NotAStore
-
-    result = CliRunner().invoke(pipeline, ["report", "--store", str(tmp_path), "--out", str(tmp_path / "r.html")])
-    assert isinstance(result.exception, NotAStore)
 
 
 def test_the_example_reads_a_store(spark, store):

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from stratamq.pipeline.progress import TaskProgress
+from stratamq.cli.output import Item, Kind, Printer, output_options
+
+if TYPE_CHECKING:
+    from stratamq.pipeline.jobs.summary import Report
+    from stratamq.pipeline.progress import TaskProgress
+
+TAGS = (
+    Item("topic", "topic"),
+    Item("tag", "tag"),
+    Item("messages", "messages", Kind.COUNT),
+    Item("body_bytes", "bodies", Kind.BYTES),
+)
+SHARES = (
+    Item("what", "of"),
+    Item("low", "lowest", Kind.COUNT),
+    *(Item(name, name, Kind.COUNT) for name in ("p50", "p90", "p99", "p99.9")),
+    Item("high", "highest", Kind.COUNT),
+    Item("is_exact", "exact"),
+)
+KEYS = (Item("key", "key"), Item("messages", "messages", Kind.COUNT))
+TEXT_KEYS_MAX = 5
 
 
 @click.group()
@@ -28,13 +48,11 @@ def pipeline() -> None:
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write all figures here."
 )
 @click.option("--master", help="Spark master URL; without it that of spark-submit, else local[*].")
-@click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What stdout gets."
-)
-def report(store: Path, html: Path, json_file: Path | None, master: str | None, output: str) -> None:
+@output_options
+def report(store: Path, html: Path, json_file: Path | None, master: str | None, printer: Printer, quiet: bool) -> None:
     """Write a report on what is in a store: rates, sizes, tags, keys, balance of queues, delays.
 
-    The store is read up to where it ends now. Progress goes to standard error; --output json prints the figures.
+    The store is read up to where it ends now.
     """
     from stratamq.logstore.listing import require_store
     from stratamq.pipeline.jobs.report import make_report, write_report
@@ -42,19 +60,34 @@ def report(store: Path, html: Path, json_file: Path | None, master: str | None, 
 
     require_store(store)  # before seconds go by in starting a JVM
     with ExitStack() as stack:
-        progress = _progress(stack)
+        progress = None if quiet else _progress(stack)
         log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratamq-report-")), "jvm.log")
         spark = session("stratamq pipeline report", master, jvm_log=log)
         stack.callback(spark.stop)
         made = make_report(spark, store, progress)
     write_report(made, html, json_file)
-    if output == "json":
-        click.echo(json.dumps(made.as_json(), ensure_ascii=False))
-        return
-    sizes = made.sizes.percentiles
-    click.echo(f"{made.messages:,} messages in {len(made.topics)} topics and {len(made.queues)} queues")
-    click.echo(f"bodies: {made.body_bytes:,} bytes; half are up to {sizes['p50']:,}, 99 % up to {sizes['p99']:,}")
-    click.echo(f"report: {html}" + (f", figures: {json_file}" if json_file else ""))
+    say(made, html, json_file, printer)
+
+
+def say(made: Report, html: Path, json_file: Path | None, printer: Printer) -> None:
+    """Print the figures that fit on a screen, and where the report lies."""
+    facts = [
+        (Item("path", "store"), made.store),
+        (Item("messages", "messages", Kind.COUNT), made.messages),
+        (Item("body_bytes", "bodies", Kind.BYTES), made.body_bytes),
+        (Item("topics", "topics", Kind.COUNT), len(made.topics)),
+        (Item("queues", "queues with messages", Kind.COUNT), len(made.queues)),
+        (Item("first_ms", "first stored", Kind.TIME), made.first_ms or None),
+        (Item("last_ms", "last stored", Kind.TIME), made.last_ms or None),
+        (Item("html", "report"), str(html)),
+        (Item("json", "figures"), None if json_file is None else str(json_file)),
+    ]
+    printer.facts("summary", "Report", facts)
+    printer.table("tags", "Topics and tags", TAGS, made.tag_totals)
+    shares = [("body size, bytes", made.sizes), ("born to stored, ms", made.latency)]
+    rows = [(what, one.low, *one.percentiles.values(), one.high, one.is_exact) for what, one in shares if one.count]
+    printer.table("distributions", "Distributions", SHARES, rows)
+    printer.table("top_keys", "Most frequent keys", KEYS, made.top_keys[:TEXT_KEYS_MAX])
 
 
 def _progress(stack: ExitStack) -> TaskProgress | None:
