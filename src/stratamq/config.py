@@ -358,6 +358,13 @@ class ServerConfig:
     http_port: int = setting(
         8161, at_least=0, at_most=65535, doc="Port of the page, the API and the metrics; 0 picks a free one."
     )
+    amqp_port: int = setting(
+        5672,
+        at_least=-1,
+        at_most=65535,
+        doc="Port for AMQP 0-9-1; 0 picks a free one, -1 leaves AMQP out. Where the default is in use by another "
+        "program, the broker starts without AMQP and says so.",
+    )
     vip_port: bool = setting(
         False,
         doc="Whether the broker also listens on its port minus 2, as RocketMQ does for clients with "

@@ -60,6 +60,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
 @click.option("--namesrv-port", type=click.IntRange(0, 65535), help="Name server; 0 picks a free one.  [default: 9876]")
 @click.option("--broker-port", type=click.IntRange(0, 65535), help="Broker; 0 picks a free one.  [default: 10911]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Page, API, metrics; 0: a free one.  [default: 8161]")
+@click.option("--amqp-port", type=click.IntRange(-1, 65535), help="AMQP; 0: a free one, -1: none.  [default: 5672]")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -75,16 +76,19 @@ def serve(
     namesrv_port: int | None,
     broker_port: int | None,
     http_port: int | None,
+    amqp_port: int | None,
     ready_file: Path | None,
     config_file: Path | None,
     log_level: str,
 ) -> None:
     """Run a broker with its name server until SIGTERM or Ctrl-C.
 
-    RocketMQ clients connect to the name server's port; everything is kept below the data directory.
+    RocketMQ clients connect to the name server's port, RabbitMQ clients to the AMQP port; everything is kept below the
+    data directory.
     """
     set_up_logging(log_level)
     flags = {"host": host, "namesrv_port": namesrv_port, "broker_port": broker_port, "http_port": http_port}
+    flags["amqp_port"] = amqp_port
     try:
         conf = read_broker_conf(config_file) if config_file is not None else None
         if conf is not None and conf.unknown:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -39,6 +40,7 @@ from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
+from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.namesrv import NameServer
 from stratamq.server.remoting import RemotingListener, RemotingPeer
@@ -52,7 +54,7 @@ from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.topics import TopicRequests
-from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
+from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
 
 _log = logging.getLogger(__name__)
@@ -81,6 +83,8 @@ class Addresses:
     namesrv: str
     broker: str
     http: str
+    amqp: str = ""
+    """Empty where AMQP is left out."""
 
 
 OpenStore = Callable[..., OpenedStore]
@@ -120,6 +124,7 @@ class Server:
         namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port")
         broker_socket = self._bind(config.broker_port, "--broker-port")
         http_socket = self._bind(config.http_port, "--http-port")
+        amqp_socket = self._bind_amqp(config.amqp_port)
         host = advertised_host(config.host, self.settings.broker.advertised_host)
         port = port_of(broker_socket)
         address = BrokerAddress(host, port, encode_host(host, port))
@@ -140,14 +145,18 @@ class Server:
         await self.namesrv.listener.listen(namesrv_socket)
         await self.http.listen(http_socket)
         near = advertised_host(config.host, "")
-        self.addresses = Addresses(f"{near}:{port_of(namesrv_socket)}", str(address), f"{near}:{port_of(http_socket)}")
+        amqp = await self._start_amqp(amqp_socket, near) if amqp_socket is not None else ""
+        self.addresses = Addresses(
+            f"{near}:{port_of(namesrv_socket)}", str(address), f"{near}:{port_of(http_socket)}", amqp
+        )
         _log.info(
-            "ready: name server %s, broker %s (%s in %s), http %s, data in %s",
+            "ready: name server %s, broker %s (%s in %s), http %s, AMQP %s, data in %s",
             self.addresses.namesrv,
             self.addresses.broker,
             self.settings.broker.broker_name,
             self.settings.broker.cluster_name,
             self.addresses.http,
+            self.addresses.amqp or "off",
             self.settings.data_dir,
         )
 
@@ -155,6 +164,25 @@ class Server:
         sock = bind(self.settings.server.host, port, flag)
         self._stack.callback(sock.close)
         return sock
+
+    def _bind_amqp(self, port: int) -> Any:
+        """The socket for AMQP; None without it. RabbitMQ on the same machine is no reason not to start."""
+        if port < 0:
+            return None
+        try:
+            return self._bind(port, "--amqp-port")
+        except PortUnusable as error:
+            if port != ServerConfig().amqp_port or error.cause.errno != errno.EADDRINUSE:
+                raise
+            _log.warning("AMQP is off: %s", error)
+            return None
+
+    async def _start_amqp(self, sock: Any, host: str) -> str:
+        """Open the AMQP side on a bound socket; returns its address."""
+        service = AmqpService(self.settings.data_dir, self.clock)
+        self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
+        await service.listen(sock)
+        return f"{host}:{port_of(sock)}"
 
     def _open(self, address: BrokerAddress) -> None:
         """Open the store first: it takes the lock that keeps other processes from the tables too."""
@@ -362,8 +390,10 @@ def spare_collections() -> None:
 
 def write_ready_file(path: Path, addresses: Addresses) -> None:
     """Say in one JSON object where clients reach the process. A reader sees the whole file or none."""
-    text = json.dumps({"namesrv": addresses.namesrv, "broker": addresses.broker, "http": addresses.http})
-    replace_file(str(path), text.encode() + b"\n")
+    found = {"namesrv": addresses.namesrv, "broker": addresses.broker, "http": addresses.http}
+    if addresses.amqp:
+        found["amqp"] = addresses.amqp
+    replace_file(str(path), json.dumps(found).encode() + b"\n")
 
 
 def remove_ready_file(path: Path) -> None:

@@ -140,9 +140,13 @@ class VirtualHost:
         source = self.exchange(binding.source)
         if source.add(binding):
             self._bindings_to.setdefault((binding.kind, binding.destination), {})[binding] = None
-            self._topology.changed(durable=source.durable and self._is_durable(binding))
+            self._topology.changed(durable=self.is_durable(binding))
 
-    def _is_durable(self, binding: Binding) -> bool:
+    def is_durable(self, binding: Binding) -> bool:
+        """Whether both ends of a binding survive a restart, and so the binding does."""
+        source = self.exchanges.get(binding.source)
+        if source is None or not source.durable:
+            return False
         if binding.kind == "queue":
             queue = self.queues.get(binding.destination)
             return queue is not None and queue.durable

@@ -1,0 +1,193 @@
+"""AMQP in a broker process: the queue store, the definitions file, the listener, and the alarms, opened and closed.
+
+Everything lies below ``amqp`` in the data directory: ``store`` is the queue store, ``definitions.json`` what was
+declared. Definitions are written and synced before the answers of the turn that changed them leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from stratamq.broker.amqp.broker import AmqpBroker
+from stratamq.broker.amqp.definitions import definitions_of, load_definitions
+from stratamq.broker.amqp.durable_storage import DurableStorage
+from stratamq.broker.amqp.vhost import level_names
+from stratamq.clock import Clock
+from stratamq.config import QueueStoreConfig
+from stratamq.errors import StoreError
+from stratamq.files.durable import ConfigFile
+from stratamq.protocols.amqp.connection import Limits
+from stratamq.queuestore.store import QueueStore
+from stratamq.queuestore.types import CommitToken
+from stratamq.server.amqp import AmqpListener
+
+_log = logging.getLogger(__name__)
+
+DIRECTORY: Final = "amqp"
+STORE_DIRECTORY: Final = "store"
+DEFINITIONS_FILE: Final = "definitions.json"
+ALARM_S: Final = 1.0
+TICK_S: Final = 0.1
+
+
+class AmqpService:
+    """The AMQP side of one process, on the running loop. Opening blocks while the store recovers."""
+
+    def __init__(
+        self, data_dir: Path, clock: Clock, *, config: QueueStoreConfig | None = None, limits: Limits | None = None
+    ) -> None:
+        """Raises StoreError when the store cannot be opened, InvalidArgument for unusable definitions."""
+        self.config = config or QueueStoreConfig()
+        self._loop = asyncio.get_running_loop()
+        self._directory = data_dir / DIRECTORY
+        self.store = QueueStore.open(self._directory / STORE_DIRECTORY, self.config, clock=clock)
+        self._thread = ThreadPoolExecutor(1, "amqp-sync")
+        self._timers: list[asyncio.TimerHandle] = []
+        try:
+            self.storage = DurableStorage(
+                self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
+            )
+            self._definitions = ConfigFile(str(self._directory / DEFINITIONS_FILE))
+            self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms())
+            self._load()
+        except BaseException:
+            self._thread.shutdown()
+            self.store.close()
+            raise
+        self.listener = AmqpListener(self.broker, clock, limits=limits, save_definitions=self._save)
+        self.storage.on_congested = self.listener.set_congested
+        self._is_closed = False
+        self._memory_limit = _memory_bytes() * self.config.vm_memory_high_watermark_percent // 100
+        self._housekeeping = asyncio.create_task(self._keep_house())
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+        await self.listener.listen(sock)
+
+    # --- definitions ---
+
+    def _load(self) -> None:
+        value = self._definitions.load()
+        if value is None:
+            self.broker.add_defaults()
+            self._save()
+        else:
+            load_definitions(self.broker, value)
+        self.broker.is_definitions_dirty = False
+        known = {
+            name
+            for vhost in self.broker.vhosts.values()
+            for queue in vhost.queues.values()
+            for name in level_names(vhost.name, queue.name, len(queue.levels))
+        }
+        for queue in self.store.queues():
+            if queue.name not in known:
+                self.store.delete_queue(queue.name)  # deleted just before a crash, or never answered
+
+    def _save(self) -> None:
+        try:
+            self._definitions.store(definitions_of(self.broker))
+        except OSError as error:
+            self.broker.is_definitions_dirty = True
+            _log.error("definitions cannot be saved, trying again with the next turn: %s", error)
+
+    # --- syncing ---
+
+    def _start_sync(self, token: CommitToken) -> None:
+        future = self._loop.run_in_executor(self._thread, self.store.sync, token)
+        future.add_done_callback(lambda done: self._sync_ended(token, done))
+
+    def _sync_ended(self, token: CommitToken, future: asyncio.Future[None]) -> None:
+        error = future.exception()
+        if error is not None and not isinstance(error, StoreError):
+            raise error
+        self.storage.sync_done(token, error)
+        self.listener.wake()
+
+    def _call_later(self, work: object) -> None:
+        if callable(work):
+            self._loop.call_later(self.config.sync_interval_ms / 1000, work)
+
+    def _store_failed(self, error: StoreError) -> None:
+        _log.critical("%s", error)
+
+    # --- meanwhile ---
+
+    async def _keep_house(self) -> None:
+        next_alarms = 0.0
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                while self.storage.failure is None and await self._take_step():
+                    pass
+                if self._loop.time() >= next_alarms:
+                    next_alarms = self._loop.time() + ALARM_S
+                    self.check_alarms()
+            except StoreError as error:
+                _log.error("housekeeping of the queue store: %s", error)
+            except Exception:
+                _log.exception("housekeeping failed")
+
+    async def _take_step(self) -> bool:
+        """One bounded step of the store's housekeeping, its sync in the thread. False when there was nothing to do."""
+        step = self.store.begin_step()
+        if step is None:
+            return False
+        await self._loop.run_in_executor(self._thread, self.store.sync_step, step)
+        self.store.finish_step(step)
+        return True
+
+    def check_alarms(self) -> None:
+        """Raise or clear the alarms for memory and disk."""
+        free = shutil.disk_usage(self._directory).free
+        self._set_alarm("disk", free < self.config.disk_free_limit_bytes or self.storage.is_full)
+        self._set_alarm("memory", 0 < self._memory_limit < _own_memory_bytes())
+
+    def _set_alarm(self, name: str, raised: bool) -> None:
+        if raised != (name in self.broker.alarms):
+            _log.warning("alarm: low on %s %s", name, "raised, publishers are blocked" if raised else "cleared")
+            self.broker.set_alarm(name, raised)
+            self.listener.set_congested(raised)
+
+    # --- stop ---
+
+    async def close(self, timeout_s: float) -> None:
+        """Close connections, write what is unwritten, close the store. Raises StoreError from the last writes."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self.listener.close(timeout_s)
+        self._housekeeping.cancel()
+        for vhost in self.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                for level in queue.levels:
+                    if level.returned:
+                        self.storage.note_delivered(level.store, max(entry.seq for entry in level.returned))
+        await self._loop.run_in_executor(self._thread, lambda: None)  # a sync that runs ends first
+        await asyncio.sleep(0)
+        self._thread.shutdown()
+        if self.broker.is_definitions_dirty:
+            self._save()
+        self.store.close()
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
+def _own_memory_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
