@@ -12,6 +12,7 @@ Source: apache/rocketmq broker/.../ScheduleMessageService.java.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -24,6 +25,8 @@ from stratamq.formats.message import SYS_TRANSACTION_MASK, Record, decode_record
 from stratamq.formats.properties import decode_properties, encode_properties, find_property
 from stratamq.logstore.types import GetStatus, Message, PutResult, PutStatus
 
+_log = logging.getLogger(__name__)
+
 STORED: Final = frozenset(
     {
         PutStatus.PUT_OK,
@@ -33,6 +36,9 @@ STORED: Final = frozenset(
     }
 )
 """Put results that mean the message is in the log."""
+
+HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+"""Put results that trying again would not change."""
 
 RETRY_PAUSE_MS: Final = 1_000
 """How long a level rests after a delivery that failed."""
@@ -53,6 +59,17 @@ class _Level:
         self.offset = offset
         self.due_ms: int | None = 0
         self.in_work = False
+
+
+class _Delivery:
+    """Messages of one level that are being stored again. ``end`` is how far the position may move."""
+
+    __slots__ = ("end", "has_failed", "left")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.left = 0
+        self.has_failed = False
 
 
 class Delays:
@@ -121,8 +138,8 @@ class Delays:
                 self._advance(level, found.next_offset)
                 level.due_ms = now_ms if found.next_offset < found.max_offset else None
             return
-        due: list[Message] = []
-        offset = level.offset
+        delivery = _Delivery(level.offset)
+        due: list[tuple[Message, int]] = []
         for record in _records(found.records):
             due_ms = record.store_timestamp + level.delay_ms
             if record.store_timestamp > now_ms + CLOCK_STEP_MS:
@@ -130,30 +147,44 @@ class Delays:
             if due_ms > now_ms:
                 level.due_ms = due_ms
                 break
-            offset = record.queue_offset + 1
             message = _real_message(record)
-            if message is not None:
-                due.append(message)
+            if message is None:
+                _log.warning("delayed message at %d does not say where it belongs: left out", record.physical_offset)
+            else:
+                due.append((message, record.queue_offset))
+            delivery.end = record.queue_offset + 1
         else:
             level.due_ms = now_ms
-        if due:
-            level.in_work = True
-            for message in due[:-1]:
-                self._committer.put((message,), _ignore)
-            self._committer.put((due[-1],), partial(self._delivered, level, offset, now_ms))
-        elif offset != level.offset:
-            self._advance(level, offset)
+        if not due:
+            self._advance(level, delivery.end)
+            return
+        level.in_work = True
+        delivery.left = len(due)
+        for message, queue_offset in due:
+            self._committer.put((message,), partial(self._delivered, level, delivery, queue_offset, now_ms))
 
-    def _delivered(self, level: _Level, offset: int, now_ms: int, result: PutResult) -> None:
+    def _delivered(self, level: _Level, delivery: _Delivery, queue_offset: int, now_ms: int, result: PutResult) -> None:
+        """One message has been dealt with; after the last of them the position moves, up to the first that failed."""
+        if result.status not in STORED:
+            if result.status in HOPELESS:
+                _log.error("delayed message %d of level %d is lost: %s", queue_offset, level.number, result.remark)
+            else:
+                delivery.end = min(delivery.end, queue_offset)
+                delivery.has_failed = True
+        delivery.left -= 1
+        if delivery.left:
+            return
         level.in_work = False
-        if result.status in STORED or result.status is PutStatus.MESSAGE_ILLEGAL:
-            self._advance(level, offset)
-        else:
+        self._advance(level, delivery.end)
+        if delivery.has_failed:
             level.due_ms = now_ms + RETRY_PAUSE_MS
+        elif level.due_ms == now_ms:
+            self._deliver_level(level, now_ms)
 
     def _advance(self, level: _Level, offset: int) -> None:
-        level.offset = offset
-        self.is_dirty = True
+        if offset != level.offset:
+            level.offset = offset
+            self.is_dirty = True
 
     def as_json(self) -> dict[str, Any]:
         """What ``delayOffset.json`` holds."""
@@ -193,7 +224,3 @@ def _real_message(record: Record) -> Message | None:
         sys_flag=record.sys_flag & ~(_HOST_FLAGS | SYS_TRANSACTION_MASK),
         reconsume_times=record.reconsume_times,
     )
-
-
-def _ignore(result: PutResult) -> None:
-    """The last message of a delivery answers for all of them."""

@@ -82,7 +82,7 @@ def test_a_queue_id_that_is_none_is_refused(value):
         read_send_v2(header(**{**SHORT, "e": value}))
 
 
-@pytest.mark.parametrize("raw", [b"[]", b'"x"', b"5", b"{", b'{"a":"\xff"}', b"[" * 5000])
+@pytest.mark.parametrize("raw", [b"[]", b'"x"', b"5", b"{", b'{"a":5,"b":"\\ud800"}', b'{"a":"\xff"}', b"[" * 5000])
 def test_ext_fields_that_are_no_object_are_refused(raw):
     with pytest.raises(RemoteProtocolError):
         read_send_v2(CommandHeader(code=1, ext=msgspec.Raw(raw)))

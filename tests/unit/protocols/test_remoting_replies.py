@@ -81,6 +81,12 @@ def test_the_answer_to_a_pull(serialization):
     }
 
 
+def test_a_remark_that_is_no_text_is_mended():
+    assert (
+        wire.one(encode_response(CommandHeader(code=1), 1, remark="half \ud800 a pair, ä")).remark == "half ? a pair, ä"
+    )
+
+
 def test_an_answer_takes_the_form_of_its_request():
     json_answer = encode_response(CommandHeader(code=30, opaque=4), 0, ext={"offset": "1"})
     binary_answer = encode_response(BinaryHeader(code=30, opaque=4), 0, ext={"offset": "1"})

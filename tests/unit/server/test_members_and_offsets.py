@@ -77,6 +77,13 @@ def test_a_heartbeat_without_subscriptions_keeps_those_known(harness):
     assert group.subscriptions["T"].expression == "A"
 
 
+def test_a_heartbeat_too_large_is_refused(harness):
+    groups = [{"groupName": f"g{number}"} for number in range(5000)]
+    assert harness.ask(34, {}, {"clientID": "c", "consumerDataSet": groups}).code == 1
+    assert harness.ask(34, {}, {"clientID": "c" * 2000}).code == 1
+    assert len(harness.broker.groups) == 0
+
+
 def test_a_group_that_may_not_be_made(tmp_path):
     harness = Harness(tmp_path, BrokerConfig(auto_create_groups=False))
     assert harness.heartbeat(g="T").code == 26
@@ -113,6 +120,7 @@ def test_offsets_are_kept(harness):
     harness.request(15, {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 3}, one_way=True)
     assert harness.peer.take() == []
     assert offset(harness) == (0, "3")
+    assert harness.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": -1}).code == 29
     assert harness.ask(15, {"consumerGroup": "g", "topic": "X", "queueId": 0, "commitOffset": 5}).code == 17
     assert harness.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": 99, "commitOffset": 5}).code == 29
 
@@ -161,7 +169,7 @@ def test_locks(harness):
     assert lock(harness, "two", 0, 1, 2) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{"])
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{", b'{"clientID":"\\ud800","clientId":"\\ud800"}'])
 def test_bad_bodies_are_answered(harness, body):
     for code in (34, 41, 42, 46):
         assert harness.ask(code, {}, body).code == 1

@@ -265,12 +265,42 @@ def test_delivery_that_fails_is_tried_again(harness):
     assert len(records(harness.pull().body)) == 1
 
 
+def test_a_delivery_that_fails_in_the_middle_loses_nothing(harness, monkeypatch):
+    for number in range(5):
+        harness.send(properties="DELAY\x011\x02", body=b"%d" % number)
+    harness.clock.advance(1000)
+    put, calls = harness.committer.put, []
+
+    def fail_third(messages, done):
+        calls.append(1)
+        if len(calls) == 3:
+            done(PutResult(PutStatus.OS_PAGE_CACHE_BUSY, (), "busy"))
+        else:
+            put(messages, done)
+
+    monkeypatch.setattr(harness.committer, "put", fail_third)
+    harness.broker.delays.deliver(harness.clock.wall_ms())
+    assert harness.broker.delays.as_json()["offsetTable"][1] == 2
+    harness.clock.advance(1000)
+    harness.broker.delays.deliver(harness.clock.wall_ms())
+    assert {record.body for record in records(harness.pull().body)} == {b"0", b"1", b"2", b"3", b"4"}
+
+
+def test_a_delayed_message_that_nobody_can_store_holds_up_no_other(harness, caplog):
+    harness.send(properties="DELAY\x011\x02")
+    harness.send(properties="DELAY\x011\x02", body=b"next")
+    harness.clock.advance(1000)
+    harness.committer.refuse_with = PutResult(PutStatus.MESSAGE_ILLEGAL, (), "too odd")
+    harness.broker.delays.deliver(harness.clock.wall_ms())
+    assert harness.broker.delays.next_due_ms() is None
+    assert "too odd" in caplog.text
+
+
 def test_more_than_a_batch_is_delivered(harness):
     for number in range(100):
         harness.send(properties="DELAY\x011\x02", body=b"%03d" % number)
     harness.clock.advance(1000)
-    for _ in range(5):
-        harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.deliver(harness.clock.wall_ms())
     bodies = []
     offset = 0
     while (answer := harness.pull(queueOffset=offset)).code == 0:

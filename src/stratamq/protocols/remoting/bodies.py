@@ -32,6 +32,9 @@ _CONSUME_FROM: Final = (
     "CONSUME_FROM_TIMESTAMP",
 )
 
+CLIENT_ID_CHARACTERS_MAX: Final = 1024
+GROUPS_PER_CLIENT_MAX: Final = 4096
+
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on a broker."""
@@ -79,7 +82,9 @@ class Heartbeat:
 def load_json(body: Buffer) -> Any:
     """Parse a JSON body. Raises RemoteProtocolError (reply hint SYSTEM_ERROR) when it is none."""
     try:
-        return json.loads(bytes(body), strict=False)
+        value = json.loads(bytes(body), strict=False)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair would poison what it is stored in
+        return value
     except (ValueError, RecursionError) as error:
         raise body_error(f"body of {len(body)} bytes is not JSON: {error}") from error
 
@@ -104,7 +109,12 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
     if not isinstance(client_id, str):
         raise body_error("heartbeat without a clientID")
     producers = [_text(entry.get("groupName")) for entry in _objects(data.get("producerDataSet"))]
-    consumers = [_consumer(entry) for entry in _objects(data.get("consumerDataSet"))]
+    entries = _objects(data.get("consumerDataSet"))
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX or max(len(producers), len(entries)) > GROUPS_PER_CLIENT_MAX:
+        raise body_error(
+            f"a client has an id of at most {CLIENT_ID_CHARACTERS_MAX} characters and {GROUPS_PER_CLIENT_MAX} groups"
+        )
+    consumers = [_consumer(entry) for entry in entries]
     return Heartbeat(
         client_id=client_id,
         producer_groups=tuple(group for group in producers if group),

@@ -60,7 +60,9 @@ def text_fields(header: CommandHeader) -> dict[str, str]:
         return {}
     if not isinstance(fields, dict):
         raise ValueError("extFields must be an object")
-    return {name: _as_text(value) for name, value in fields.items() if value is not None}
+    texts = {name: _as_text(value) for name, value in fields.items() if value is not None}
+    "".join(texts.values()).encode()  # half a surrogate pair is no text: UnicodeEncodeError is a ValueError
+    return texts
 
 
 def _as_text(value: Any) -> str:

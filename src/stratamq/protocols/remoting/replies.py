@@ -62,6 +62,8 @@ def encode_response(
     body: Buffer = b"",
 ) -> bytes:
     """An answer as one frame, in the serialization of its request."""
+    if remark is not None and not remark.isascii():
+        remark = remark.encode("utf-8", "replace").decode()
     return encode_frame(
         code=code,
         opaque=request.opaque,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from stratamq.broker.broker import Broker
-from stratamq.errors import NothingFound, QueueNotFound
+from stratamq.errors import InvalidArgument, NothingFound, QueueNotFound
 from stratamq.formats.message import PHYSICAL_OFFSET_AT
 from stratamq.protocols.remoting.bodies import decode_lock_request, dump
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
@@ -61,6 +61,8 @@ class OffsetRequests:
         topic = broker.topics.get(fields.topic)
         if not 0 <= fields.queue_id < topic.queues:
             raise QueueNotFound(f"topic {fields.topic} has {topic.queues} queues, there is no queue {fields.queue_id}")
+        if fields.commit_offset < 0:
+            raise InvalidArgument(f"commitOffset is {fields.commit_offset}, an offset is never negative")
         broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
         return None if header.is_one_way else encode_response(header, ResponseCode.SUCCESS)
 
