@@ -27,8 +27,10 @@ spark = session("elsewhere", master, config={"spark.sql.shuffle.partitions": "2"
 counted = read_store(spark, path, ["topic", "queue_offset"]).groupBy("topic").count().collect()
 java = spark.sparkContext._jvm.System.getProperty("java.home")
 report = make_report(spark, path)
+used = spark.sparkContext.master
 spark.stop()
-print(json.dumps({"counts": {row[0]: row[1] for row in counted}, "report": report.messages, "java": java}))
+print(json.dumps({"counts": {row[0]: row[1] for row in counted}, "report": report.messages, "java": java,
+                  "master": used}))
 """
 
 
@@ -92,7 +94,8 @@ def test_under_spark_submit(store, tmp_path):
         capture_output=True, text=True, cwd=folder, env=environment, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])["report"] == 120
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["report"], found["master"]) == (120, "local[1]")
 
 
 def _empty(tmp_path: Path) -> Path:

@@ -83,6 +83,8 @@ def say(made: Report, html: Path, json_file: Path | None, printer: Printer) -> N
         (Item("json", "figures"), None if json_file is None else str(json_file)),
     ]
     printer.facts("summary", "Report", facts)
+    if made.was_killed:
+        printer.remark("The broker was killed: messages that no queue knows yet are not counted. Start it to recover.")
     printer.table("tags", "Topics and tags", TAGS, made.tag_totals)
     shares = [("body size, bytes", made.sizes), ("born to stored, ms", made.latency)]
     rows = [(what, one.low, *one.percentiles.values(), one.high, one.is_exact) for what, one in shares if one.count]

@@ -82,18 +82,17 @@ def session(
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.config(map=dict(config or {})).getOrCreate()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if submitted:
+        SparkContext._ensure_initialized()  # attaches to the JVM, which knows what spark-submit was told
     conf = SparkConf(loadDefaults=submitted)
-    for key, value in settings(
-        conf.get("spark.master", "local[*]") if master is None else master, config or {}
-    ).items():
+    target = master or conf.get("spark.master", "local[*]")
+    for key, value in settings(target, config or {}).items():
         # What was said on the command line of spark-submit wins over our own choice, not over the caller's.
-        if key not in (config or {}) and submitted and conf.contains(key) and (key, master) != ("spark.master", master):
+        if submitted and key not in (config or {}) and key != "spark.master" and conf.contains(key):
             continue
         conf.set(key, value)
     conf.setAppName(app_name)
-    if master is not None:
-        conf.setMaster(master)
-    with _environment(submitted):
+    with _environment(submitted, target):
         gateway = None if submitted or SparkContext._gateway is not None else _start_jvm(conf, jvm_log)
         context = SparkContext(conf=conf, gateway=gateway)
     context.setLogLevel("ERROR")
@@ -150,13 +149,14 @@ def session_folder() -> Path:
 
 
 @contextmanager
-def _environment(submitted: bool) -> Iterator[None]:
+def _environment(submitted: bool, master: str) -> Iterator[None]:
     """While JVM and context start: workers run this very Python, and Java is the one that was chosen."""
     wanted = {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if not os.environ.get(name)}
     if not submitted:
         wanted["JAVA_HOME"] = str(find_java().home)
-        # A configuration folder of another Spark would bring its own master and its own logging.
-        wanted["SPARK_HOME"] = _pip_spark_home()
+        if is_local(master):
+            # Another Spark's home would bring its own jars; a cluster's own is what reaches the cluster.
+            wanted["SPARK_HOME"] = _pip_spark_home()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

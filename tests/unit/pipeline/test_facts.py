@@ -148,3 +148,15 @@ def test_page_stands_alone_and_escapes(tmp_path):
     assert "currentColor" in page
     assert "#010203" not in page
     assert render(report_of_batches([])).count("<svg") == 0
+
+
+def test_a_killed_store_is_said_to_be_one(tmp_path):
+    from stratamq.pipeline.jobs.page import render
+    from stratamq.pipeline.jobs.report import was_left_open
+    from tests.unit.logstore.tiny_store import TinyStore
+
+    TinyStore(tmp_path / "a").write()
+    TinyStore(tmp_path / "b").write(abort="1")
+    assert not was_left_open(str(tmp_path / "a"))
+    assert was_left_open(str(tmp_path / "b"))
+    assert "was killed" in render(dataclasses.replace(report_of_batches([]), was_killed=True))

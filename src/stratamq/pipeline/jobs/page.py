@@ -101,10 +101,16 @@ def render(report: Report) -> str:
 
 
 def _heading(report: Report) -> str:
+    killed = ""
+    if report.was_killed:
+        killed = (
+            " <b>The broker was killed and has not recovered the store since:</b> messages at the end of the log that "
+            "no queue knows yet are not counted."
+        )
     return (
         "<header><h1>What is in the store</h1>"
         f"<p class=soft>A snapshot of <code>{escape(report.store)}</code>, taken {_time(report.taken_ms)} UTC. "
-        "Ends were fixed when the job began: what came later is not counted.</p></header>"
+        f"Ends were fixed when the job began: what came later is not counted.{killed}</p></header>"
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratamq.logstore.liveness import look
 from stratamq.pipeline.jobs.facts import COLUMNS, FACTS, MINUTE_MS, Folder, join
 from stratamq.pipeline.jobs.page import render
 from stratamq.pipeline.jobs.summary import TOP_KEYS, Report, summarise
@@ -51,6 +52,7 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     began = time.monotonic()
     path = os.path.abspath(store)
     taken_ms = int(time.time() * 1000)
+    was_killed = was_left_open(path)
     splits = plan_read(parse_options({"path": path, "minPartitions": str(spark.sparkContext.defaultParallelism)}))
     width = timeline_width(*time_span(path, splits))
     count = functools.partial(count_split, path=path, timeline_ms=width)
@@ -68,7 +70,7 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     finally:
         facts.unpersist()
     report = summarise(join(small.cast(FACTS)), top, store=path, taken_ms=taken_ms, timeline_ms=width)
-    return dataclasses.replace(report, seconds=round(time.monotonic() - began, 3))
+    return dataclasses.replace(report, was_killed=was_killed, seconds=round(time.monotonic() - began, 3))
 
 
 def report_of_batches(batches: Sequence[pa.RecordBatch], *, store: str = "", taken_ms: int = 0) -> Report:
@@ -83,6 +85,12 @@ def report_of_batches(batches: Sequence[pa.RecordBatch], *, store: str = "", tak
     keys = facts.filter(pc.equal(facts["kind"], "key")).sort_by([("count", "descending"), ("text", "ascending")])
     top = zip(keys["text"].to_pylist()[:TOP_KEYS], keys["count"].to_pylist()[:TOP_KEYS], strict=True)
     return summarise(facts, top, store=store, taken_ms=taken_ms, timeline_ms=folder.timeline_ms)
+
+
+def was_left_open(path: str) -> bool:
+    """Whether the store's broker was killed, and none has recovered the store since."""
+    state = look(Path(path))
+    return state.has_abort and not state.is_live
 
 
 def count_split(split: Split, *, path: str, timeline_ms: int) -> Iterator[pa.RecordBatch]:

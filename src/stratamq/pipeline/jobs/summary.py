@@ -99,6 +99,8 @@ class Report:
     sizes_by_topic: Mapping[str, Distribution]
     latency: Distribution
     top_keys: Sequence[KeyTotal]
+    was_killed: bool = False
+    """The broker was killed and has not recovered: records at the log's end may be in no queue, and are not counted."""
     seconds: float = 0.0
 
     @property
