@@ -149,6 +149,23 @@ class StoreFull(StoreError):
         return f"no space left for {self.path}; free some space or let retention run, writes then go on by themselves"
 
 
+class DiskAboveMark(StoreFull):
+    """The disk is above the warning mark: writes are refused while there is still room for the store itself."""
+
+    def __init__(self, path: str, percent: int, mark: int, resume: int) -> None:
+        Exception.__init__(self, path, percent, mark, resume)
+        self.path = path
+        self.percent = percent
+        self.mark = mark
+        self.resume = resume
+
+    def __str__(self) -> str:
+        return (
+            f"the disk of {self.path} was {self.percent} % full, above {self.mark} % (diskSpaceWarningLevelRatio); "
+            f"messages are taken again at {self.resume} % or less (diskSpaceCleanForciblyRatio)"
+        )
+
+
 class StoreLocked(StoreError):
     """Another process has the store open."""
 

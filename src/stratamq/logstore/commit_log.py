@@ -10,10 +10,12 @@ everything below the position in `mark_synced` is on the disk.
 
 from __future__ import annotations
 
+import mmap
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from stratamq.files.filesystem import FileSystem
 from stratamq.logstore import layout
@@ -40,6 +42,15 @@ class SyncWork(NamedTuple):
 
     paths: Sequence[str] = ()
     directories: Sequence[str] = ()
+
+
+class Detached(NamedTuple):
+    """A file that left the log but not yet the disk: its path, and a weak reference to its mapping, if it had one. The
+    disk gets the space back when the file is deleted and the mapping is gone."""
+
+    base: int
+    path: str
+    mapping: weakref.ref[mmap.mmap] | None
 
 
 class CommitLog:
@@ -156,6 +167,40 @@ class CommitLog:
         self._fs.remove(self.path_of(base))
         self.bases.remove(base)
         self._directory_unsynced_at = max(self._directory_unsynced_at, self.end)
+
+    def is_read(self, base: int) -> bool:
+        """Whether somebody holds views of the file at ``base`` that this log handed out lately."""
+        view = self._views.get(base)
+        if view is None:
+            return False
+        mapping = cast(mmap.mmap, view.obj)
+        try:
+            view.release()
+            mapping.close()
+        except BufferError:
+            self._views[base] = memoryview(mapping)
+            return True
+        del self._views[base]
+        return False
+
+    def detach_oldest(self) -> Detached:
+        """Let the log begin one file later; the caller deletes the file. Views that were handed out stay usable.
+
+        The last file cannot be taken.
+        """
+        assert len(self.bases) > 1
+        base = self.bases.pop(0)
+        handle = self._handles.pop(base, None)
+        if handle is not None:
+            self._fs.close(handle)
+        view = self._views.pop(base, None)
+        self._unsynced.discard(base)
+        return Detached(base, self.path_of(base), None if view is None else weakref.ref(cast(mmap.mmap, view.obj)))
+
+    def attach_oldest(self, base: int) -> None:
+        """Take back a detached file that could not be deleted."""
+        assert base + self.file_bytes == self.bases[0]
+        self.bases.insert(0, base)
 
     def close(self) -> None:
         """Close all descriptors. Views that were handed out stay usable."""

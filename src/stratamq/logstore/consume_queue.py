@@ -230,6 +230,24 @@ class ConsumeQueue:
         known = last is not None and last.is_valid and not last.is_prefill
         self.max_physical_offset = last.physical_offset + last.size if known and last is not None else -1
 
+    def detach_oldest(self) -> str:
+        """Let the queue begin one file later; returns the path of that file, which the caller deletes.
+
+        The last file cannot be taken, nor one that holds offsets from ``min_offset`` on.
+        """
+        assert len(self.bases) > 1
+        base = self.bases.pop(0)
+        path = self.path_of(base)
+        self._handles.forget(path)
+        self._first_physical_offset = UNKNOWN
+        self.min_offset = max(self.min_offset, self.first_offset)
+        return path
+
+    def attach_oldest(self, base: int) -> None:
+        """Take back a detached file that could not be deleted; ``min_offset`` stays."""
+        self.bases.insert(0, base)
+        self._first_physical_offset = UNKNOWN
+
     def destroy(self) -> None:
         """Remove all files of this queue; it begins anew at 0."""
         for base in self.bases:

@@ -103,6 +103,19 @@ class Index:
         self._unsynced.pop(file.path, None)
         self._directory_unsynced = True
 
+    def detach_oldest(self) -> str:
+        """Let the index begin one file later; returns the path, which the caller deletes. Never the last file."""
+        assert len(self.files) > 1
+        file = self.files.pop(0)
+        file.close()
+        self._unsynced.pop(file.path, None)
+        return file.path
+
+    def skip_to(self, physical_offset: int) -> None:
+        """The log begins there now: what lies below need not be indexed any more."""
+        if self.behind_from is not None and self.behind_from < physical_offset:
+            self.behind_from = self.position = physical_offset
+
     def add(self, rows: list[IndexRow], position: int) -> None:
         """Take the rows of all records below ``position``. Costs next to nothing until `ROWS_MAX` wait."""
         if self.behind_from is not None:

@@ -122,6 +122,12 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             self.dirty.setdefault(queue.path_of(base), (0, 0))
         self._new_directories[queue.directory] = None
 
+    def detach_oldest(self, queue: ConsumeQueue) -> str:
+        """Let a queue begin one file later; returns the path, which the caller deletes."""
+        path = queue.detach_oldest()
+        self.dirty.pop(path, None)
+        return path
+
     def take_sync_work(self, *, everything: bool = False) -> SyncWork:
         """The oldest dirty files (`SYNC_FILES_MAX` at most, or all of them) to be synced now; they count as clean from
         here on, so a failure of that sync must fail the store."""

@@ -35,11 +35,13 @@ from stratamq.formats.checkpoint import Progress as SyncedProgress
 from stratamq.logstore import layout
 from stratamq.logstore.batch import Batch
 from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, checkpoint_token
-from stratamq.logstore.commit_log import SyncWork
+from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
+from stratamq.logstore.index import Index
 from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.queries import catch_up
+from stratamq.logstore.queue_table import QueueTable
 from stratamq.logstore.readable import ReadableStore
 from stratamq.logstore.recovery import Parts, RecoveryReport, load_parts, recover
 from stratamq.logstore.types import (
@@ -99,6 +101,7 @@ class LogStore(ReadableStore):
         self._unseen: deque[tuple[int, list[Arrival]]] = deque()
         """Commits that wait for their sync before consumers may see them: end of the log, arrivals."""
         self._refusal: StoreError | None = None
+        self._disk_full: StoreFull | None = None
         self._closed = False
 
     # --- opening and closing ----------------------------------------------------------------------------------
@@ -243,11 +246,12 @@ class LogStore(ReadableStore):
         Raises:
             MessageRefused: A limit is broken (field, found, allowed).
             FlowControlled: ``pending_bytes_max`` bytes wait for `commit`.
-            StoreFull: Queue units still wait for room on the disk; `commit` tries again.
+            StoreFull: Queue units still wait for room on the disk, and `commit` tries again; or `refuse_writes`.
             StoreFailed, StoreClosed: No more writes.
         """
-        if self._refusal is not None:
-            raise type(self._refusal)(*self._refusal.args)
+        refusal = self.failure
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)
         return self._batch.append(messages)
 
     def commit(self) -> CommitToken | None:
@@ -403,7 +407,15 @@ class LogStore(ReadableStore):
     @property
     def failure(self) -> StoreError | None:
         """Why no writes are taken now; None while they are."""
-        return self._refusal
+        return self._refusal or self._disk_full
+
+    def refuse_writes(self, reason: StoreFull | None) -> None:
+        """Take no messages because of how full the disk is, or take them again (None). Reads and `commit` go on."""
+        self._disk_full = reason
+
+    def retained(self) -> tuple[CommitLog, QueueTable, Index | None]:
+        """The parts that retention takes files from (`retention_service`), on the owner's thread like all else."""
+        return self._log, self._queues, self._index
 
     def status(self) -> StoreStatus:
         """Positions and state now."""
@@ -415,9 +427,9 @@ class LogStore(ReadableStore):
             commit_log_files=len(self._log.bases),
             queues=len(self._queues),
             last_store_timestamp=self._batch.last_store_timestamp,
-            is_writable=self._refusal is None,
+            is_writable=self.failure is None,
             index_behind=self._index is not None and self._index.behind_from is not None,
-            failure="" if self._refusal is None else str(self._refusal),
+            failure="" if self.failure is None else str(self.failure),
         )
 
     # --- the checkpoint ---------------------------------------------------------------------------------------
