@@ -72,8 +72,8 @@ class Committing:
 async def until(condition):
     """Let the loop turn until background work has made ``condition`` true."""
     async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0)  # noqa: ASYNC110 - what happens in a thread sets no event here
+        while not condition():  # noqa: ASYNC110 - what happens in a thread sets no event here
+            await asyncio.sleep(0)
 
 
 @pytest.fixture(params=[FlushMode.SYNC, FlushMode.ASYNC])
