@@ -216,13 +216,25 @@ class QueueStoreMachine(RuleBasedStateMachine):
         batch = self.store.status().batch - 1
         assert status.durable_batch <= batch < status.batch + flushed
         assert lose or batch >= status.batch - 1
-        self._restarted(self.history.get(batch, {}))
+        durable = self.history.get(status.durable_batch, {})
+        self._restarted(self.history.get(batch, {}), durable, self.store.recovery.messages_dropped)
 
-    def _restarted(self, expected: dict[str, dict[int, tuple[bytes, bool]]]) -> None:
+    def _restarted(
+        self,
+        expected: dict[str, dict[int, tuple[bytes, bool]]],
+        durable: dict[str, dict[int, tuple[bytes, bool]]] | None = None,
+        dropped: int = 0,
+    ) -> None:
         found = {
             queue.name: {seq: (queue.read(seq), seq < queue.mark) for seq in sorted(stored(queue))}
             for queue in self.store.queues()
         }
+        for name, messages in expected.items() if dropped else ():
+            for seq in [seq for seq in messages if seq not in found[name]]:
+                assert seq not in (durable or {}).get(name, {})
+                assert len(messages.pop(seq)[0]) >= CONFIG.queue_index_embed_msgs_below
+                dropped -= 1
+        assert dropped >= 0
         assert found == expected
         for queue in self.store.queues():
             assert set(stored(queue).values()) <= {READY}

@@ -47,6 +47,8 @@ class FlushWork(NamedTuple):
     records: Sequence[ManifestRecord]
     removals: Sequence[str]
     deleted: Sequence[int]
+    low: int = 0
+    """Oldest batch that recovery needs besides the manifest; 0 when this step tells the manifest nothing."""
 
 
 class Flusher:
@@ -82,7 +84,11 @@ class Flusher:
             if oldest is None or oldest.dirty_batch > self._goal:
                 self._journal.roll()
                 self._goal = shared.batch - 1
-        found = {queue.id: queue for queue in shared.dirty.values() if queue.dirty_batch <= self._goal}
+        found: dict[int, Queue] = {}
+        for queue in shared.dirty.values():  # the oldest first
+            if queue.dirty_batch > self._goal or len(found) == QUEUES_A_STEP:
+                break
+            found[queue.id] = queue
         if not found and shared.recent_bytes > self._config.recent_bytes_max:
             fullest = max(shared.recent_queues.values(), key=_recent_entries, default=None)
             if fullest is not None:
@@ -100,7 +106,7 @@ class Flusher:
             if budget <= 0:
                 break
             finished.append(queue)
-            if len(finished) == QUEUES_A_STEP:
+            if len(finished) >= QUEUES_A_STEP:
                 break
         deleted = list(self._shared.deleted)
         if not finished and not deleted:
@@ -126,7 +132,8 @@ class Flusher:
             if self._manifest.has(queue_id):
                 records.append(DeletedRecord(queue_id))
             del shared.deleted[queue_id]
-        work = FlushWork(list(self._paths), list(self._directories), records, removals, deleted)
+        low = self.low() if deleted or any(queue.durable for queue in queues) else 0
+        work = FlushWork(list(self._paths), list(self._directories), records, removals, deleted, low)
         self._paths.clear()
         self._directories.clear()
         return work
@@ -204,7 +211,7 @@ class Flusher:
             directory = self._shared.index.queue_directory(queue_id)
             self._known.discard(directory)
             layout.wipe(self._fs, directory)
-        self._journal.remove_through(self.low() - 1)
+        self._journal.remove_through(work.low - 1)
 
     def low(self) -> int:
         """The oldest batch that recovery needs besides the manifest."""

@@ -1,5 +1,7 @@
 """The queue store on an event loop: one commit for everything of a loop turn, one sync at a time, then the confirms.
 
+Housekeeping steps run between the syncs, and sync in the thread as well.
+
 The sync runs in a thread; what is published meanwhile goes into the next one, so a single publisher waits for one sync
 and many share one. Where nobody waits for a confirm (acknowledgements only) the sync comes ``sync_interval_ms`` later.
 
@@ -9,10 +11,10 @@ After every change of the store or its queues, call `GroupCommitter.schedule`; `
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from stratamq.errors import StoreClosed, StoreError
 from stratamq.queuestore.queue import Queue
@@ -21,7 +23,6 @@ from stratamq.queuestore.types import CommitToken
 
 Done = Callable[[StoreError | None], None]
 """Called once, on the loop: None when the message is durable (or need not be), else why it is not."""
-_logger = logging.getLogger(__name__)
 
 
 class GroupCommitter:
@@ -78,15 +79,17 @@ class GroupCommitter:
         if self._closed or self._syncing is not None:
             return
         try:
+            step = self.store.begin_step()
+            if step is not None:
+                self._start(partial(self.store.sync_step, step), partial(self.store.finish_step, step))
+                return
             token = self.store.commit()
         except StoreError as error:
             self._failed(error)
             return
-        if token is None:
-            return
-        if token.is_urgent or self._waiting:
+        if token is not None and (token.is_urgent or self._waiting):
             self._start_sync(token)
-        elif self._timer is None:
+        elif token is not None and self._timer is None:
             self._timer = self._loop.call_later(self.store.config.sync_interval_ms / 1000, self._overdue)
 
     def _overdue(self) -> None:
@@ -97,27 +100,30 @@ class GroupCommitter:
                 self._start_sync(token)
 
     def _start_sync(self, token: CommitToken) -> None:
+        self._start(partial(self.store.sync, token), partial(self.store.synced, token))
+
+    def _start(self, sync: Callable[[], None], finish: Callable[[], int]) -> None:
+        """Run one sync in the thread; ``finish`` is called on the loop and returns the newest durable publish."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._syncing = self._loop.run_in_executor(self._thread, self.store.sync, token)
-        self._syncing.add_done_callback(lambda future: self._synced(token, future))
+        self._syncing = self._loop.run_in_executor(self._thread, sync)
+        self._syncing.add_done_callback(partial(self._synced, finish))
 
-    def _synced(self, token: CommitToken, future: asyncio.Future[None]) -> None:
+    def _synced(self, finish: Callable[[], int], future: asyncio.Future[None]) -> None:
         self._syncing = None
         if future.cancelled():
             return
-        error = future.exception()
-        if error is not None:
-            if not isinstance(error, StoreError):
-                raise error
+        try:
+            future.result()
+            durable = finish()
+        except StoreError as error:
             self._failed(error)
             return
-        durable = self.store.synced(token)
         waiting = self._waiting
         while waiting and waiting[0][0] <= durable:
             waiting.popleft()[1](None)
-        if self._is_scheduled:
+        if self._is_scheduled or self.store.step_due:
             self._is_scheduled = False
             self.schedule()
 
@@ -127,8 +133,7 @@ class GroupCommitter:
             if self._timer is None:
                 self._timer = self._loop.call_later(self.store.config.sync_interval_ms / 1000, self._retry)
             return
-        while self._waiting:
-            self._waiting.popleft()[1](error)
+        self._answer_all(error)
 
     def _retry(self) -> None:
         self._timer = None
@@ -143,6 +148,7 @@ class GroupCommitter:
             self._timer.cancel()
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
+            await asyncio.sleep(0)  # its callback has run then
         try:
             token = self.store.commit() or self.store.unsynced()
             if token is not None:

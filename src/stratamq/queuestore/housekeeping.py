@@ -73,8 +73,8 @@ class Housekeeping:
         flush = self.flusher.step()
         if flush is not None:
             manifest = None
-            if flush.records:
-                manifest = self._manifest.prepare([self.store_record(), *flush.records])
+            if flush.low:
+                manifest = self._manifest.prepare([self.store_record(flush.low), *flush.records])
             return StepWork(flush.paths, flush.directories, manifest, flush=flush)
         for collector in self._collectors:
             work = collector.step() if collector.is_due() else None
@@ -82,11 +82,11 @@ class Housekeeping:
                 return StepWork(work.paths, work.directories, collector=collector)
         return None
 
-    def store_record(self) -> StoreRecord:
-        """What the manifest says of the store now."""
+    def store_record(self, low: int) -> StoreRecord:
+        """What the manifest says of the store now; ``low`` is the oldest batch that recovery needs besides it."""
         shared = self._shared
         next_id = shared.persistent.next_id
-        return StoreRecord(self._entry_count, self.next_queue_id, shared.batch - 1, self.flusher.low(), next_id)
+        return StoreRecord(self._entry_count, self.next_queue_id, shared.batch - 1, low, next_id)
 
     def finish(self, work: StepWork) -> None:
         """Everything of this step is synced. Raises OSError."""

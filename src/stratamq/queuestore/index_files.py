@@ -104,7 +104,10 @@ class IndexFiles:
 
     def _load(self, queue_id: int, segment: Segment) -> bytes:
         path = self.path_of(queue_id, segment)
-        fd = self.handles.get(path)
+        try:
+            fd = self.handles.get(path)
+        except FileNotFoundError as error:
+            raise TruncatedRecord(path, 0, f"{segment.file_bytes} bytes", "no file") from error
         parts = []
         for first, count, offset in segment.chunks:
             data = self.fs.read(fd, CHUNK.size + ENTRY.size * count, offset)

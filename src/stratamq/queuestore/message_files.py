@@ -54,15 +54,16 @@ def load_messages(fs: FileSystem, store: MessageStore, progress: Progress | None
             table = scan_file(fs, path)
             scanned += 1
         covered = max(covers, number)
-        first = table.ids[0] if table.ids else (files[-1].table.ids[-1] + 1 if files and files[-1].table.ids else 1)
-        files.append(MessageFile(number, first, table, array("I", bytes(4 * len(table.ids))), sealed=True))
+        if not table.ids:
+            fs.remove(path)
+            continue
+        files.append(MessageFile(number, table.ids[0], table, array("I", bytes(4 * len(table.ids))), sealed=True))
         files[-1].covers = covered
         if progress is not None:
             progress("reading message files", done + 1, len(numbers))
     store.set_files(files)
     store.next_number = covered + 1
-    last = [file.table.ids[-1] for file in files if file.table.ids]
-    store.next_id = last[-1] + 1 if last else 1
+    store.next_id = files[-1].table.ids[-1] + 1 if files else 1
     return scanned
 
 
@@ -131,6 +132,7 @@ def scan_file(fs: FileSystem, path: str) -> MessageTable:
         table, end = scan_records(fs.read(fd, found.size if found is not None else 0, 0), path=path)
         number = int(path.rpartition("/")[2].removesuffix(layout.MESSAGE_SUFFIX))
         fs.truncate(fd, end)
+        fs.sync(fd)
         fs.write(fd, [encode_footer(table, number)], end)
         fs.sync(fd)
     finally:

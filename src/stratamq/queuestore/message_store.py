@@ -85,6 +85,8 @@ class MessageStore:
         """Files written since they were last taken for a sync."""
         self.directory_touched = False
         self.buffered_bytes = 0
+        self.batch = 1
+        """The batch with whose sync what is gathered now is on the disk."""
         self.changed = False
         """Whether something became garbage since the collector last looked."""
         self.frozen = False
@@ -99,6 +101,8 @@ class MessageStore:
         self._cache: dict[int, bytes] = {}
         self._cache_bytes = 0
         self._dying: deque[tuple[int, int]] = deque()
+        self._unfooted: deque[tuple[int, MessageFile]] = deque()
+        """Sealed files without a footer, and the batch with which their records are synced."""
 
     # --- files ------------------------------------------------------------------------------------------------
 
@@ -169,10 +173,10 @@ class MessageStore:
         return new
 
     def seal(self, file: MessageFile) -> None:
-        """Put the footer behind the records; the file is never appended to again. Written by `write`."""
-        if self.durable:
-            self._gather(file, (encode_footer(file.table, file.number),))
+        """Append nothing more to a file. Its footer is written once its records are synced, so that it is true."""
         file.sealed = True
+        if self.durable:
+            self._unfooted.append((self.batch, file))
 
     def write(self) -> None:
         """Write everything gathered. Raises OSError; what was not written is still gathered then."""
@@ -210,16 +214,16 @@ class MessageStore:
 
     def has(self, message_id: int) -> bool:
         """Whether a body is there under this id."""
-        return bool(self.files) and self._find(message_id)[1] >= 0
+        return self._find(message_id)[1] >= 0
 
     def length_of(self, message_id: int) -> int:
         """Length of the body under this id; -1 when there is none."""
-        if not self.files:
-            return -1
         file, at = self._find(message_id)
         return file.table.lengths[at] if at >= 0 else -1
 
     def _find(self, message_id: int) -> tuple[MessageFile, int]:
+        if not self.files:
+            return MessageFile(0, 0, empty_table(), array("I"), sealed=True), -1
         file = self.files[max(0, bisect_right(self._firsts, message_id) - 1)]
         return file, file.index_of(message_id)
 
@@ -284,13 +288,15 @@ class MessageStore:
 
     def references(self, message_id: int) -> int:
         """How many index entries name this id; 0 when it is not there or garbage."""
-        if not self.files:
-            return 0
         file, at = self._find(message_id)
         return 0 if at < 0 or file.refs[at] == DEAD else file.refs[at]
 
     def settle(self, batch: int) -> None:
         """Everything up to ``batch`` is synced: what died until then is garbage."""
+        while self._unfooted and self._unfooted[0][0] <= batch:
+            _, file = self._unfooted.popleft()
+            if file in self.files:
+                self._gather(file, (encode_footer(file.table, file.covers),))
         dying = self._dying
         while dying and dying[0][0] <= batch:
             _, message_id = dying.popleft()
@@ -302,6 +308,9 @@ class MessageStore:
 
     def replace(self, old: list[MessageFile], new: MessageFile | None) -> None:
         """Put one file (or none) in the place of neighbours."""
+        for buffer in [buffer for buffer in self._buffers if buffer[0] in old]:  # a footer that came too late
+            self._buffers.remove(buffer)
+            self.buffered_bytes -= sum(map(len, buffer[2]))
         start = self.files.index(old[0])
         self.files[start : start + len(old)] = [new] if new is not None else []
         self._firsts = [file.first_id for file in self.files]

@@ -73,7 +73,7 @@ def drop_transient(shared: Shared, queue_id: int, segment: Segment) -> bool:
     """Forget the messages of a segment that do not survive a restart; False when its entries cannot be read."""
     try:
         rows = np.frombuffer(shared.index.table(queue_id, segment), ENTRY_COLUMNS)[: len(segment.states)]
-    except (CorruptionError, FileNotFoundError) as error:
+    except CorruptionError as error:
         _logger.error("index segment %s cannot be read: %s", shared.index.path_of(queue_id, segment), error)
         return False
     states = np.frombuffer(segment.states, np.uint8).copy()
@@ -95,7 +95,7 @@ def count_references(shared: Shared, queues: list[Queue]) -> int:
                 continue
             try:
                 rows = np.frombuffer(shared.index.table(queue.id, segment), ENTRY_COLUMNS)[: len(segment.states)]
-            except (CorruptionError, FileNotFoundError) as error:
+            except CorruptionError as error:
                 damaged += 1
                 _logger.error("index segment %s cannot be read: %s", shared.index.path_of(queue.id, segment), error)
                 continue
@@ -108,7 +108,8 @@ def count_references(shared: Shared, queues: list[Queue]) -> int:
 
 def remove_orphans(fs: FileSystem, shared: Shared, queues: list[Queue]) -> None:
     """Remove index files that no queue knows: a crash came before the manifest learned of them. Raises OSError."""
-    known = {}
+    kept = {os.path.basename(shared.index.queue_directory(queue_id)) for queue_id in shared.deleted}
+    known: dict[str, set[str]] = {}
     for queue in queues:
         segments = [*queue.segments.values(), *queue.dropped]
         names = {
@@ -118,6 +119,8 @@ def remove_orphans(fs: FileSystem, shared: Shared, queues: list[Queue]) -> None:
     directory = shared.index.directory
     for name in fs.list(directory):
         path = os.path.join(directory, name)
+        if name in kept:
+            continue
         if name not in known:
             layout.wipe(fs, path)
             continue

@@ -1,7 +1,8 @@
 """Opening a store: the manifest's state, then the journal's frames behind it, then reference counts anew.
 
-1. Read and scan the journal files. A bad frame that a later one calls durable is corruption: nothing is changed.
-2. Make the queues as the manifest has them, and check that the journal goes on where the manifest ends.
+1. Make the queues as the manifest has them.
+2. Read and scan the journal files. A bad frame that a later one calls durable is corruption, and so is a frame that is
+   missing between manifest and journal: nothing is changed.
 3. Load the message files, from the recovery file of a clean stop or from their footers, and count references anew.
 4. Replay the good frames over the queues. A change that the manifest holds already is passed over by its batch. An
    entry whose body is not in the message store was never synced and goes.
@@ -39,9 +40,12 @@ class Recovered:
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
-def read_journals(fs: FileSystem, journal: Journal, progress: Progress | None) -> tuple[list[JournalRead], int]:
-    """Pass 1: the files up to the end of what is whole, and how many bytes behind it are cut off.
+def read_journals(
+    fs: FileSystem, journal: Journal, low: int, progress: Progress | None
+) -> tuple[list[JournalRead], int]:
+    """The files from frame ``low`` on up to the end of what is whole, and how many bytes behind it are cut off.
 
+    Older files are left-overs: their removal was not synced, so any of them may be there.
     Raises ChecksumMismatch: A frame that was synced is damaged.
     """
     numbers = layout.list_numbered(fs, journal.directory, layout.JOURNAL_SUFFIX)
@@ -50,6 +54,13 @@ def read_journals(fs: FileSystem, journal: Journal, progress: Progress | None) -
         reads.append(read_journal(fs, journal.path_of(number), number))
         if progress is not None:
             progress("reading the journal", done + 1, len(numbers))
+    needed = [at for at, read in enumerate(reads) if read.header is not None and read.header.first <= low]
+    reads, cut = whole_part(reads[needed[-1] if needed else 0 :])
+    return [read for read in reads if read.scan.frames and read.scan.frames[-1].number >= low], cut
+
+
+def whole_part(reads: list[JournalRead]) -> tuple[list[JournalRead], int]:
+    """The files up to the end of what is whole, and how many bytes behind it there are. Raises ChecksumMismatch."""
     expected: int | None = None
     for position, read in enumerate(reads):
         fits = read.header is not None and expected in (None, read.header.first)
@@ -78,13 +89,12 @@ def _cut(reads: list[JournalRead], position: int, fits: bool, expected: int | No
 
 def mend_journal(fs: FileSystem, journal: Journal, reads: list[JournalRead], cut: int) -> None:
     """Cut off what is not whole, sync what is, and give the files to the journal. May be repeated."""
-    kept = [read for read in reads if read.scan.frames]
     numbers = layout.list_numbered(fs, journal.directory, layout.JOURNAL_SUFFIX)
-    names = {read.number for read in kept}
+    names = {read.number for read in reads}
     for number in reversed(numbers):
         if number not in names:
             fs.remove(journal.path_of(number))
-    for read in kept:
+    for read in reads:
         fd = fs.open(read.path)
         try:
             if cut and read.scan.end < len(read.data):
@@ -94,7 +104,7 @@ def mend_journal(fs: FileSystem, journal: Journal, reads: list[JournalRead], cut
             fs.close(fd)
     fs.sync_directory(journal.directory)
     journal.adopt(
-        [JournalFile(read.number, read.scan.frames[-1].number, read.scan.end) for read in kept],
+        [JournalFile(read.number, read.scan.frames[-1].number, read.scan.end) for read in reads],
         numbers[-1] + 1 if numbers else 0,
     )
 
@@ -209,9 +219,10 @@ def recover(
     fs: FileSystem, shared: Shared, journal: Journal, manifest: Manifest, progress: Progress | None
 ) -> Recovered:
     """All passes. Raises CorruptionError, ConfigError, OSError."""
-    reads, cut = read_journals(fs, journal, progress)
     found = Recovered()
     found.damaged = load_queues(shared, manifest, found.queues)
+    low = 1 if manifest.store is None else manifest.store.low
+    reads, cut = read_journals(fs, journal, low, progress)
     check_join(manifest.store, reads, manifest=manifest.path, journal=journal.directory)
     if manifest.store is not None:
         found.next_queue_id = manifest.store.next_queue_id

@@ -159,7 +159,7 @@ class QueueStore:
         self._queues = {queue.name: queue for queue in found.queues}
         self._housekeeping.next_queue_id = found.next_queue_id
         self._durable_batch = found.batch
-        self._shared.batch = found.batch + 1
+        self._shared.batch = self._persistent.batch = found.batch + 1
         self.recovery = found.report
 
     def close(self) -> None:
@@ -184,13 +184,20 @@ class QueueStore:
             if store.files and not store.files[-1].sealed:
                 store.seal(store.files[-1])
         self._sync_all()
+        self._sync_all()  # the footers of the files that were just synced
+        for queue in self._queues.values():
+            if not queue.durable:
+                queue.release_all()
+        self._persistent.settle(_U64_MAX)
         try:
             self._housekeeping.abandon()
             self._housekeeping.flusher.flush_all()
             while (step := self.begin_step(collect=False)) is not None:
                 self.sync_step(step)
                 self.finish_step(step)
-            self._manifest.write(self._manifest.prepare([self._housekeeping.store_record()], anew=True))
+            self._manifest.write(
+                self._manifest.prepare([self._housekeeping.store_record(self._shared.batch)], anew=True)
+            )
             self._journal.remove_through(self._shared.batch)
             write_recovery(self._fs, self.directory, self._persistent, self._shared.batch - 1)
         except OSError as error:
@@ -363,7 +370,7 @@ class QueueStore:
             self._transient.write()
             path = self._journal.directory
             if not parts:
-                self._wrote(batch, [])
+                self._wrote(batch - 1, [])
                 return None
             journal_path, created = self._journal.write(batch, self._durable_batch, parts)
         except OSError as error:
@@ -377,7 +384,7 @@ class QueueStore:
         self._wrote(batch, [journal_path])
         self._confirmable.append((batch, self.published))
         shared.parts.clear()
-        shared.batch = batch + 1
+        shared.batch = self._persistent.batch = batch + 1
         is_urgent, self._waiting = self._waiting, False
         return CommitToken(batch, self._work(), is_urgent)
 
@@ -471,6 +478,11 @@ class QueueStore:
         self.finish_step(step)
         return self._housekeeping.is_due()
 
+    @property
+    def step_due(self) -> bool:
+        """Whether housekeeping has something to do."""
+        return self._housekeeping.is_due()
+
     def begin_step(self, *, collect: bool = True) -> StepWork | None:
         """Write one step of housekeeping; None when there is nothing to do. One step at a time.
 
@@ -487,7 +499,9 @@ class QueueStore:
                 raise self._fail("write", self.directory, error) from error
             self._housekeeping.pause()
             raise StoreFull(self.directory) from error
-        return None if work is None else work._replace(token=token)
+        if work is None:
+            return None if token is None else StepWork(token=token)
+        return work._replace(token=token)
 
     def sync_step(self, work: StepWork) -> None:
         """Bring a step to the disk. Blocks; may run in any thread beside other calls, but not beside another sync.
