@@ -7,6 +7,7 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -286,3 +287,56 @@ TestQueueStore = QueueStoreMachine.TestCase
 TestQueueStore.settings = settings(
     max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+WEIGHTS = {
+    "declare": 2.0,
+    "publish": 30,
+    "fetch": 15,
+    "ack": 10,
+    "requeue": 5,
+    "purge": 1,
+    "delete": 0.5,
+    "commit": 15,
+    "sync": 12,
+    "tick": 8,
+    "reopen": 1,
+    "crash": 3,
+}
+
+
+def random_call(machine: QueueStoreMachine, rng: random.Random) -> None:
+    """Make one call, chosen so that queues grow long and much is collected and recovered."""
+    call = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    at = rng.randint(0, 4)
+    arguments: dict[str, dict[str, object]] = {
+        "declare": {"name": rng.choice(NAMES)},
+        "publish": {
+            "into": rng.sample(range(5), rng.randint(1, 3)),
+            "size": rng.choice([0, 1, 20, 63, 64, 200, 500]),
+            "persistent": rng.random() < 0.8,
+            "times": rng.randint(1, 9),
+        },
+        "fetch": {"index": at, "limit": rng.randint(1, 12)},
+        "ack": {"index": at, "pick": rng, "only_unacked": rng.random() < 0.9},
+        "requeue": {"index": at, "pick": rng},
+        "purge": {"index": at},
+        "delete": {"index": at},
+        "tick": {"times": rng.choice([1, 1, 30])},
+        "crash": {"rng": rng, "lose": rng.random() < 0.7, "flushed": rng.random() < 0.4},
+    }
+    if call != "sync" or machine.tokens:
+        getattr(machine, call)(**arguments.get(call, {}))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_long_walks(seed):
+    rng = random.Random(seed)
+    machine = QueueStoreMachine()
+    try:
+        for _ in range(200):
+            random_call(machine, rng)
+            machine.counts_agree()
+            machine.references_are_exact()
+            machine.memory_is_counted()
+    finally:
+        machine.teardown()
