@@ -3,7 +3,7 @@
 Start: ports are bound (so that one in use is said at once), the store is opened and recovered, the tables are loaded,
 the broker is registered, the ports accept, the ready file is written.
 
-Stop: the ready file goes, nothing is accepted any more, waiting pulls are answered, requests in work are finished or
+Stop: the ready file goes, nothing is accepted any more, waiting pulls are refused, requests in work are finished or
 refused, connections are closed, what is unwritten is written and synced, the tables are saved, the store writes its
 checkpoint and drops its marker of an unclean stop.
 """
@@ -316,6 +316,8 @@ class Server:
         self.broker.is_accepting = False
         if self._pulls is not None:
             self._pulls.release_all()
+        for listener in self._listeners:
+            listener.close_quiet_peers()
         await self._stack.aclose()
         _log.info("stopped")
 

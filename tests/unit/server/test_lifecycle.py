@@ -117,7 +117,7 @@ async def test_a_waiting_pull_is_woken_and_one_that_waits_at_stop_is_answered(tm
         while not len(server.broker.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     await server.stop()
-    assert (await two.receive()).code == 19
+    assert (await two.receive()).code == 14
     assert await two.reader.read() == b""
     one.close()
     two.close()

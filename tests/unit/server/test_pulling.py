@@ -209,13 +209,13 @@ def test_a_gone_peer_is_forgotten(harness):
     assert harness.peer.take() == []
 
 
-def test_a_stopping_broker_answers_who_waits(harness):
+def test_a_stopping_broker_refuses_who_waits(harness):
     harness.send()
     harness.request(11, harness.pull_ext(queueOffset=1, sysFlag=6))
     harness.broker.is_accepting = False
     harness.pulls.release_all()
-    assert harness.peer.take()[0].code == 19
-    assert harness.pull(queueOffset=1, sysFlag=6).code == 19
+    assert harness.peer.take()[0].code == 14
+    assert harness.pull(queueOffset=1, sysFlag=6).code == 14
 
 
 def test_a_lost_wake_up_is_made_good(harness):

@@ -23,12 +23,13 @@ from stratamq.errors import (
     InvalidArgument,
     QueueNotFound,
     RemoteProtocolError,
+    ServiceUnavailable,
     SubscriptionStale,
     SubscriptionUnknown,
 )
 from stratamq.logstore.types import Arrival, GetResult, GetStatus
-from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
-from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.codes import SERIALIZE_JSON, RequestCode, ResponseCode
+from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
 from stratamq.protocols.remoting.headers import PullHeader, read_pull
 from stratamq.protocols.remoting.replies import encode_pull_head, encode_response, response_to_error
 from stratamq.server.requests.base import Peer, serves
@@ -55,6 +56,7 @@ CODE_OF_GET: Final = {
 _REMARKS: Final = {status: status.value.encode() for status in GetStatus}
 _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
+_STOPPING: Final = "the broker is stopping"
 PULL_MESSAGES_MAX: Final = 10_000
 SUSPEND_MS_MAX: Final = 600_000
 
@@ -81,6 +83,8 @@ class PullRequests:
     def pull(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Read a queue from an offset; waits for messages when asked to."""
         fields = read_pull(header)
+        if not self._broker.is_accepting:
+            raise ServiceUnavailable(_STOPPING)
         tags_codes = self._check(fields)
         if fields.sys_flag & PULL_COMMITS and fields.commit_offset >= 0:
             self._broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
@@ -173,7 +177,7 @@ class PullRequests:
         """Let a pull wait; False when it should be answered at once. Raises FlowControlled when too many wait."""
         broker, fields = self._broker, pull.fields
         wait_ms = fields.suspend_timeout_millis if broker.config.long_polling else broker.config.short_polling_ms
-        if wait_ms <= 0 or not broker.is_accepting or pull.peer.is_closed:
+        if wait_ms <= 0 or pull.peer.is_closed:
             return False
         if broker.waiting.is_full:
             raise FlowControlled("[REJECTREQUEST] too many pulls are waiting at this broker")
@@ -205,9 +209,7 @@ class PullRequests:
         try:
             self._run(pull, may_wait=False)
         except Exception as error:
-            code, remark = response_to_error(error)
-            asked = CommandHeader(code=RequestCode.PULL_MESSAGE, opaque=pull.opaque)
-            pull.peer.write(encode_response(asked, code, remark=remark))
+            _refuse(pull, *response_to_error(error))
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages have come in: wake who waits for them."""
@@ -230,10 +232,23 @@ class PullRequests:
         self.resume(broker.waiting.behind(offsets))
 
     def release_all(self) -> None:
-        """Answer all waiting pulls: the broker stops."""
+        """Refuse all waiting pulls: the broker stops.
+
+        Told that nothing was found, clients would ask again at once. Some do even so, and then wait half a minute for
+        the answer to what they sent into a closing connection: whoever stops closes it in the same turn.
+        """
         waiting = self._broker.waiting
+        code, remark = response_to_error(ServiceUnavailable(_STOPPING))
         for topic, queue_id in waiting.queues():
-            self.resume(waiting.wake(topic, queue_id, ()))
+            for waiter in waiting.wake(topic, queue_id, ()):
+                _refuse(waiter.request, code, remark)
+
+
+def _refuse(pull: _Pull, code: int, remark: str) -> None:
+    """Answer a pull that waited with an error, in the form of its request."""
+    kind = CommandHeader if pull.serialization == SERIALIZE_JSON else BinaryHeader
+    asked = kind(code=RequestCode.PULL_MESSAGE, opaque=pull.opaque)
+    pull.peer.write(encode_response(asked, code, remark=remark))
 
 
 def _filter_not_served(expression_type: str | None) -> RemoteProtocolError:
