@@ -65,9 +65,11 @@ def read_offsets(value: Any) -> dict[tuple[str, str], dict[int, int]]:
 
 
 def loss_ranges(
-    reader: QueueReader, keys: Iterable[QueueKey], offsets: Offsets, min_physical_offset: int
+    reader: QueueReader, keys: Iterable[QueueKey], offsets: Offsets, start: int, end: int
 ) -> Iterator[LossRange | None]:
-    """What each group loses of each queue when the log begins at ``min_physical_offset``.
+    """What each group loses of each queue when the log begins at physical offset ``end`` and no more at ``start``.
+
+    What lies below ``start`` is lost already and not counted again.
 
     Yields None for each queue looked at, so that who counts for a live broker can pause. Cost: one small read for a
     queue that loses nothing, some twenty more for one that does.
@@ -80,15 +82,17 @@ def loss_ranges(
         span = reader.span(key)
         if span is None or span[0] >= span[1]:
             continue
-        low, end = span
+        low, high = span
         groups = [(group, queues.get(key.queue_id, 0)) for group, queues in by_topic.get(key.topic, [])]
-        begins = sorted({max(low, offset) for _, offset in groups or [(NOBODY, 0)]})
-        begin = begins[0]
-        where = reader.physical_offset(key, begin) if begin < end else None
-        if where is None or where >= min_physical_offset:
+        groups = groups or [(NOBODY, 0)]
+        begin = max(low, min(offset for _, offset in groups))
+        where = reader.physical_offset(key, begin) if begin < high else None
+        if where is None or where >= end:
             continue
-        kept = reader.first_at(key, min_physical_offset)
-        for group, offset in sorted(groups or [(NOBODY, 0)]):
+        kept = reader.first_at(key, end)
+        if where < start:
+            low = max(low, reader.first_at(key, start))
+        for group, offset in sorted(groups):
             first = max(low, offset)
             if first < kept:
                 yield LossRange(group, key.topic, key.queue_id, first, kept)

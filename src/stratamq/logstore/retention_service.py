@@ -201,9 +201,8 @@ class RetentionService:
         if log.bases[0] != decision.base or len(log.bases) < 2:
             return False
         losses: list[Loss] = []
-        for number, lost in enumerate(
-            loss_ranges(self._reader, list(self._reader.keys()), self._offsets(), decision.base + log.file_bytes)
-        ):
+        keys, end = list(self._reader.keys()), decision.base + log.file_bytes
+        for number, lost in enumerate(loss_ranges(self._reader, keys, self._offsets(), decision.base, end)):
             if lost is not None:
                 losses.append(measure_loss(self._reader, lost))
             if number % QUEUES_A_STEP == QUEUES_A_STEP - 1:
