@@ -1,181 +1,15 @@
-"""The unmodified C++ client (PyPI package ``rocketmq``) against a broker: all that it can do.
-
-Every client runs in a process of its own. Waiting is for conditions, with deadlines; nothing sleeps for luck.
-"""
+"""The unmodified C++ client (PyPI package ``rocketmq``) against a broker: all that it can do."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.interop.broker_process import ROOT, BrokerProcess
+from tests.interop.cpp_world import Client, bodies, specs, without_client
+from tests.interop.cpp_world import world as world
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.quick,
-    pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="package rocketmq is not installed"),
-]
-
-SCRIPT = Path(__file__).with_name("cpp_client.py")
-SECONDS = 60.0
-# The client waits 30 s for the answer to a pull that it sent into a connection that was just being closed.
-
-
-class Client:
-    """One client process; its lines are collected as they come."""
-
-    def __init__(self, home: Path, role: str, **options: Any) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self._changed = threading.Condition()
-        self._errors = (home / f"client-{role}-{time.monotonic_ns()}.log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), role, json.dumps(options)],
-            env={**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"{"):
-                with self._changed:
-                    self.lines.append(json.loads(line))
-                    self._changed.notify_all()
-
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until lines that came make ``condition`` true."""
-        with self._changed:
-            if not self._changed.wait_for(condition, SECONDS):
-                raise AssertionError(f"{what}: not within {SECONDS:.0f} s; got {self.lines[-20:]}")
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The messages it has consumed."""
-        return [line for line in self.lines if "body" in line]
-
-    def bodies(self) -> list[str]:
-        """Bodies of what it has consumed, sorted."""
-        return sorted(line["body"] for line in self.messages)
-
-    def wait_for_messages(self, count: int) -> list[dict[str, Any]]:
-        """Wait for so many messages."""
-        self.wait_until(lambda: len(self.messages) >= count, f"{count} messages")
-        return self.messages
-
-    def wait_for_bodies(self, expected: list[str]) -> None:
-        """Wait until it has consumed all of these, and perhaps more."""
-        self.wait_until(lambda: set(expected) <= set(self.bodies()), "all messages")
-
-    def wait_started(self) -> Client:
-        """Wait until a consumer has started."""
-        self.wait_until(lambda: any("started" in line for line in self.lines), "start")
-        return self
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Let it end by itself, or in order; return its lines."""
-        if self.process.poll() is None and self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.wait(SECONDS)
-        self._close()
-        return self.lines
-
-    def kill(self) -> None:
-        """End it without warning."""
-        self.process.kill()
-        self.process.wait()
-        self._close()
-
-    def _close(self) -> None:
-        self._reader.join(10)
-        for pipe in (self.process.stdin, self.process.stdout, self._errors):
-            if pipe is not None:
-                pipe.close()
-
-
-class World:
-    """A broker and what connects to it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.broker = BrokerProcess(directory)
-        self.clients: list[Client] = []
-
-    def client(self, role: str, **options: Any) -> Client:
-        """Start a client."""
-        made = Client(self.directory, role, namesrv=self.broker.addresses["namesrv"], **options)
-        self.clients.append(made)
-        return made
-
-    def produce(self, topic: str, specs: list[dict[str, Any]], how: str = "sync") -> list[dict[str, Any]]:
-        """Send messages and return the results; all must have been stored."""
-        made = self.client("produce", topic=topic, messages=specs, how=how)
-        made.wait_until(lambda: any("done" in line for line in made.lines), "sending")
-        lines = made.finish()
-        assert [line for line in lines if "error" in line] == []
-        return [line for line in lines if "done" not in line]
-
-    def consume(self, topic: str, group: str, **options: Any) -> Client:
-        """Start a push consumer."""
-        return self.client("consume", topic=topic, group=group, **options).wait_started()
-
-    def get(self, path: str) -> Any:
-        """Ask the broker's HTTP port."""
-        with urllib.request.urlopen(f"http://{self.broker.addresses['http']}{path}", timeout=10) as answer:
-            return json.load(answer)
-
-    def group(self, name: str) -> dict[str, Any]:
-        """What the broker says of a consumer group."""
-        return next((row for row in self.get("/api/v1/groups")["groups"] if row["group"] == name), {})
-
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until the broker makes ``condition`` true."""
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: not within {SECONDS:.0f} s\n{self.broker.log()[-3000:]}"
-            time.sleep(0.05)
-
-    def close(self) -> None:
-        """End everything."""
-        for client in self.clients:
-            if client.process.poll() is None:
-                client.kill()
-            else:
-                client._close()
-        if self.broker.process is not None and self.broker.process.poll() is None:
-            assert self.broker.stop() == 0
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    made.broker.start()
-    yield made
-    made.close()
-
-
-def specs(count: int, prefix: str = "m", **extra: Any) -> list[dict[str, Any]]:
-    """Plain messages."""
-    return [{"body": f"{prefix}{number}", **extra} for number in range(count)]
-
-
-def bodies(rows: list[dict[str, Any]]) -> list[str]:
-    """Sorted bodies."""
-    return sorted(row["body"] for row in rows)
+pytestmark = [pytest.mark.interop, pytest.mark.quick, without_client]
 
 
 def test_every_way_of_sending_arrives(world):
@@ -295,16 +129,6 @@ def test_offsets_survive_a_restart_of_the_broker(world):
     assert second.bodies() == bodies(specs(10, "after"))
 
 
-def test_a_running_consumer_goes_on_after_a_restart_of_the_broker(world):
-    world.produce("again", specs(5, "before"))
-    consumer = world.consume("again", "g")
-    consumer.wait_for_messages(5)
-    assert world.broker.stop() == 0
-    world.broker.start()
-    world.produce("again", specs(5, "after"))
-    consumer.wait_for_bodies(bodies(specs(5, "after")))
-
-
 def test_queues_are_shared_out_when_consumers_join_and_leave(world):
     world.produce("shared", specs(4, "warm"))
     one = world.consume("shared", "team", instance="one")
@@ -340,23 +164,6 @@ def test_a_killed_consumer_is_noticed_and_replaced(world):
     world.wait_for(lambda: world.group("team").get("members") == 1, "one member")
     world.produce("killed", specs(12, "end"))
     one.wait_until(lambda: set(bodies(specs(12, "end"))) <= {*one.bodies(), *two.bodies()}, "all messages")
-
-
-def test_a_failed_message_comes_again_after_its_delay(tmp_path):
-    world = World(tmp_path)
-    conf = tmp_path / "broker.conf"
-    conf.write_text("messageDelayLevel=1s 1s 1s 1s 1s\n")
-    world.broker = BrokerProcess(tmp_path, f"--config={conf}")
-    world.broker.start()
-    try:
-        world.produce("retried", specs(5))
-        consumer = world.consume("retried", "g", fail=["m2"])
-        consumer.wait_for_messages(6)
-        again = [row for row in consumer.messages if row["body"] == "m2"]
-        assert [row["times"] for row in again] == [0, 1]
-        assert {row["topic"] for row in again} == {"retried"}
-    finally:
-        world.close()
 
 
 def test_a_delayed_message_comes_later(world):
