@@ -129,7 +129,7 @@ def distribution(found: Distribution, label: str, unit: str, colour: str, *, log
     else:
         bins = np.linspace(values.min(), values.max() + 1, 56)
     axes.hist(values, bins=bins, weights=weights, color=colour, linewidth=0)
-    axes.set_xlabel(f"{label} (a few up to {found.high:,} not drawn)" if is_cut else label)
+    axes.set_xlabel(f"{label}\n(a few up to {found.high:,} not drawn)" if is_cut else label)
     axes.set_ylabel("messages")
     _thousands(axes.yaxis)
     if axes.get_xscale() == "linear":
