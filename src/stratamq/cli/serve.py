@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stratamq.config import BrokerConfig, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
 from stratamq.server.lifecycle import Settings
@@ -51,6 +51,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
         server=build(ServerConfig, values.get(ServerConfig, {}), flags),
         broker=build(BrokerConfig, values.get(BrokerConfig, {})),
         store=build(StoreConfig, values.get(StoreConfig, {})),
+        retention=build(RetentionConfig, values.get(RetentionConfig, {})),
     )
 
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stratamq.config import BrokerConfig, ServerConfig, StoreConfig, settings_of
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, settings_of
 from stratamq.errors import ConfigError
 
-CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (ServerConfig, BrokerConfig, StoreConfig)
+CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (ServerConfig, BrokerConfig, StoreConfig, RetentionConfig)
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     "brokerId": ("0", "0 (this broker is a master)"),
@@ -150,7 +150,12 @@ def render_settings() -> str:
     return "".join(parts)
 
 
-_TITLES: Final = {"ServerConfig": "Ports and connections", "BrokerConfig": "Broker", "StoreConfig": "Store"}
+_TITLES: Final = {
+    "ServerConfig": "Ports and connections",
+    "BrokerConfig": "Broker",
+    "StoreConfig": "Store",
+    "RetentionConfig": "Retention",
+}
 
 _PAGE_HEAD: Final = """\
 # Configuration

@@ -35,7 +35,7 @@ from stratamq.broker.broker import (
 from stratamq.broker.ports import SavedValue
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import BrokerConfig, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig
 from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
@@ -51,9 +51,11 @@ from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.topics import TopicRequests
+from stratamq.server.retention import retention_of, retention_tasks
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
 
@@ -74,6 +76,7 @@ class Settings:
     server: ServerConfig = field(default_factory=ServerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,7 @@ class Server:
             process_id=os.getpid(),
             on_topic_changed=self._topic_changed,
         )
+        self.retention = retention_of(opened.store, settings.retention, self.broker.offsets, self.clock)
         if self.broker.topics_taken_back:
             _log.warning(
                 "topics found in the store but not in %s: %s", TOPICS_FILE, ", ".join(self.broker.topics_taken_back)
@@ -231,6 +235,7 @@ class Server:
             TopicRequests(broker),
             GroupRequests(broker),
             AdminRequests(broker, self.settings.store),
+            RetentionRequests(self.retention),
         )
 
     def _start_tasks(self, namesrv: NameServer) -> None:
@@ -240,6 +245,7 @@ class Server:
             every(SWEEP_S, namesrv.expire),
             every(EXPIRE_S, self._expire),
             self._save_loop(),
+            *(retention_tasks(self.retention) if self.retention is not None else ()),
         ):
             self._tasks.append(asyncio.create_task(coroutine))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratamq.config import BrokerConfig, FlushMode, ServerConfig, StoreConfig, parse_delay_levels
+from stratamq.config import BrokerConfig, FlushMode, RetentionConfig, ServerConfig, StoreConfig, parse_delay_levels
 from stratamq.errors import ConfigError
 from stratamq.server.broker_conf import build, interpret, parse_properties, read_broker_conf, render_settings
 from tests.tidy.tree import ROOT
@@ -37,7 +37,8 @@ def test_a_real_file():
     assert (broker.broker_name, broker.auto_create_topics) == ("broker-b", False)
     assert store.flush_mode is FlushMode.SYNC
     assert conf.data_dir == "/var/lib/broker"
-    assert conf.unknown == ["deleteWhen", "fileReservedTime", "mapedFileSizeCommitLog"]
+    assert conf.unknown == ["mapedFileSizeCommitLog"]
+    assert conf.values[RetentionConfig] == {"delete_when": "04", "file_reserved_hours": 48}
 
 
 def test_java_properties():

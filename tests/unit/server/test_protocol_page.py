@@ -15,6 +15,7 @@ from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.topics import TopicRequests
@@ -30,6 +31,7 @@ BROKER: tuple[type[object], ...] = (
     TopicRequests,
     GroupRequests,
     AdminRequests,
+    RetentionRequests,
 )
 NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests)
 

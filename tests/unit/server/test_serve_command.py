@@ -68,7 +68,7 @@ def test_a_broker_conf_is_read_as_it_is(tmp_path):
             overview = json.load(got)
         assert overview["broker"] == "broker-z"
         assert broker.addresses["broker"].startswith("127.0.0.2:")
-    assert "keys without effect here: fileReservedTime, novelty" in broker.log()
+    assert "keys without effect here: novelty" in broker.log()
     assert broker.log().count("WARNING") == 1
 
 
