@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Final
 
 import numpy as np
@@ -98,7 +98,7 @@ class MessageStore:
         self._firsts: list[int] = []
         self._buffers: list[tuple[MessageFile, int, list[Buffer]]] = []
         self._unwritten: dict[int, bytes] = {}
-        self._cache: dict[int, bytes] = {}
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cache_bytes = 0
         self._dying: deque[tuple[int, int]] = deque()
         self._unfooted: deque[tuple[int, MessageFile]] = deque()
@@ -161,7 +161,7 @@ class MessageStore:
         if not self._buffers or self._buffers[-1][0] is not file:
             self._buffers.append((file, file.size, []))
         self._buffers[-1][2].extend(parts)
-        self.buffered_bytes += sum(map(len, parts))
+        self.buffered_bytes += sum([len(part) for part in parts])
 
     def _roll(self, file: MessageFile | None) -> MessageFile:
         if file is not None and not file.sealed:
@@ -233,8 +233,7 @@ class MessageStore:
         self._cache[message_id] = content
         self._cache_bytes += len(content)
         while self._cache_bytes > self._cache_max:
-            oldest = next(iter(self._cache))
-            self._cache_bytes -= len(self._cache.pop(oldest))
+            self._cache_bytes -= len(self._cache.popitem(last=False)[1])
 
     # --- references -------------------------------------------------------------------------------------------
 

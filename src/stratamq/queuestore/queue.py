@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -52,7 +53,7 @@ class Shared:
         """Acknowledged numbers by queue id, for that frame."""
         self.marked: dict[int, Queue] = {}
         """Queues whose mark moved."""
-        self.dirty: dict[int, Queue] = {}
+        self.dirty: OrderedDict[int, Queue] = OrderedDict()
         """Queues with journaled changes that the manifest lacks, by the age of the oldest."""
         self.recent_queues: dict[int, Queue] = {}
         """Queues with recent entries."""
