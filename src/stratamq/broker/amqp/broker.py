@@ -68,6 +68,7 @@ class AmqpBroker:
         """Channels with unsettled confirms from this turn."""
         self.unsent: list[Session] = []
         """Sessions with frames to write; the shell empties the list."""
+        self._cancelled: list[tuple[Channel, str]] = []
         self._dirty: list[Queue] = []
         self._timers: list[tuple[int, int, Queue]] = []
         self._timer_number = 0
@@ -208,6 +209,11 @@ class AmqpBroker:
         vhost = self.vhosts.get(queue.vhost)
         return vhost.delete_queue(queue) if vhost is not None else 0
 
+    def note_cancelled(self, channel: Channel, tag: str) -> None:
+        """A consumer lost its queue; its client hears of it at the end of the turn."""
+        self._cancelled.append((channel, tag))
+        self.wake_shell()
+
     # --- the turn ---
 
     def after_sync(self, then: Callable[[], None]) -> None:
@@ -223,6 +229,9 @@ class AmqpBroker:
             dirty, self._dirty = self._dirty, []
             for queue in dirty:
                 queue.settle_turn()
+        while self._cancelled:
+            channel, tag = self._cancelled.pop(0)
+            channel.send_cancel(tag)
         batch = self.storage.commit()
         if batch:
             self._last_batch = batch

@@ -319,9 +319,13 @@ class Channel:
 
     def cancelled_by_server(self, consumer: Consumer) -> None:
         self.consumers.pop(consumer.tag, None)
-        if self.is_open and self.session.core.capability("consumer_cancel_notify") and not self.session.is_closed:
-            self.send(methods.BasicCancel(consumer.tag, True))
-            self.broker.wake_shell()
+        if self.is_open and self.session.core.capability("consumer_cancel_notify"):
+            self.broker.note_cancelled(self, consumer.tag)
+
+    def send_cancel(self, tag: str) -> None:
+        """Tell the client that its consumer is gone; at the end of a turn, behind the answer to what caused it."""
+        if self.is_open and not self.session.is_closed:
+            self.send(methods.BasicCancel(tag, True))
 
     def resume(self) -> None:
         """Deliveries are possible again: let the queues of this channel's consumers know."""
