@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from stratamq.units import Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, kw_only=True, gc=False):
     """One message to be stored, as the broker hands it over. The store assigns offsets, store time and CRC.
 
     ``topic`` and ``properties`` are text; hosts are in the record's own form (`formats.message.encode_host`).
     ``wait_for_sync`` is RocketMQ's property WAIT: false means answer without waiting for the sync.
+
+    A msgspec struct because one is made for every send: it costs a third of what a dataclass does.
     """
 
     topic: str

@@ -287,15 +287,22 @@ class RemotingPeer(asyncio.BufferedProtocol):
     def _handle(self, commands: Sequence[Command] | deque[Command]) -> None:
         listener = self._listener
         handlers = listener.handlers
+        unanswered_max = listener.config.requests_unanswered_max
+        listener.counters.requests += len(commands)
         for number, (header, body) in enumerate(commands):
-            if self.is_clogged or self.is_closed or self._is_blocked():
+            if (
+                self.is_clogged
+                or self.is_closed
+                or self.unanswered >= unanswered_max
+                or (listener.is_congested and self.is_writer)
+            ):
+                listener.counters.requests -= len(commands) - number
                 if not self.is_closed:
                     self._backlog = deque(list(commands)[number:])
                     self._pause()
                 return
             if header.flag & 1:
                 continue  # an answer to something we asked; nothing we ask needs one yet
-            listener.counters.requests += 1
             handler = handlers.get(header.code)
             try:
                 if handler is None:
