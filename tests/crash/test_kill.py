@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from stratamq.formats.message import check_record
+from stratamq.logstore.check import check_store
 from stratamq.logstore.store import LogStore
 from tests.crash.victim import CONFIG, body_of
-from tests.unit.logstore.stores import FOREVER, open_store, read_all, records_of
+from tests.unit.logstore.stores import FOREVER, abandon, open_store, read_all, records_of
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 60
@@ -70,18 +71,16 @@ def test_nothing_acknowledged_is_lost_in_sixty_kills(tmp_path):
             assert not store.recovery.clean
             first = max(first + len(got), check(store, acknowledged if kill % 10 == 9 else got, got)) + 100
         finally:
-            store.close() if kill % 3 else abandon_without_trace(store)
+            store.close() if kill % 3 else abandon(store)  # every third time the checking process dies as well
+        if kill % 3 and kill % 5 == 0:
+            assert check_store(tmp_path).findings == []
     store = open_store(tmp_path, CONFIG)
     check(store, acknowledged, acknowledged)
     assert len(acknowledged) > KILLS * 50
     store.close()
-
-
-def abandon_without_trace(store: LogStore) -> None:
-    """Every third time the checking process dies as well."""
-    from tests.unit.logstore.stores import abandon
-
-    abandon(store)
+    report = check_store(tmp_path)
+    assert report.findings == []
+    assert report.records >= len(acknowledged)
 
 
 @pytest.mark.crash

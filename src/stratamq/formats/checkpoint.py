@@ -31,11 +31,12 @@ from stratamq.units import Buffer
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MARGIN_MS: Final = 3000
 _FIELDS: Final = struct.Struct(">qqqqq")
-_PROGRESS_AT: Final = 64
-_PROGRESS_MAGIC: Final = b"STRATAMQ"
+PROGRESS_AT: Final = 64
+PROGRESS_MAGIC: Final = b"STRATAMQ"
 _PROGRESS_VERSION: Final = 1
 _PROGRESS: Final = struct.Struct(">8siqqqqiiI")
 _CRC: Final = struct.Struct(">I")
+PROGRESS_END: Final = PROGRESS_AT + _PROGRESS.size + _CRC.size
 
 
 class Progress(NamedTuple):
@@ -93,9 +94,9 @@ def encode_checkpoint(checkpoint: Checkpoint, progress: Progress | None = None) 
     )
     if progress is None:
         return head.ljust(CHECKPOINT_BYTES, b"\0")
-    own = _PROGRESS.pack(_PROGRESS_MAGIC, _PROGRESS_VERSION, *progress)
+    own = _PROGRESS.pack(PROGRESS_MAGIC, _PROGRESS_VERSION, *progress)
     crc = _CRC.pack(zlib.crc32(own, zlib.crc32(head)))
-    return (head.ljust(_PROGRESS_AT, b"\0") + own + crc).ljust(CHECKPOINT_BYTES, b"\0")
+    return (head.ljust(PROGRESS_AT, b"\0") + own + crc).ljust(CHECKPOINT_BYTES, b"\0")
 
 
 def decode_checkpoint(data: Buffer) -> Checkpoint:
@@ -112,12 +113,12 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
 
 def decode_progress(data: Buffer) -> Progress | None:
     """StrataMQ's own positions; None when there are none, or when somebody else changed the checkpoint since."""
-    crc_at = _PROGRESS_AT + _PROGRESS.size
+    crc_at = PROGRESS_AT + _PROGRESS.size
     if len(data) < crc_at + _CRC.size:
         return None
-    magic, version, *fields = _PROGRESS.unpack_from(data, _PROGRESS_AT)
-    if magic != _PROGRESS_MAGIC or version != _PROGRESS_VERSION:
+    magic, version, *fields = _PROGRESS.unpack_from(data, PROGRESS_AT)
+    if magic != PROGRESS_MAGIC or version != _PROGRESS_VERSION:
         return None
     with memoryview(data) as view:
-        crc = zlib.crc32(view[_PROGRESS_AT:crc_at], zlib.crc32(view[: _FIELDS.size]))
+        crc = zlib.crc32(view[PROGRESS_AT:crc_at], zlib.crc32(view[: _FIELDS.size]))
     return Progress(*fields) if crc == _CRC.unpack_from(data, crc_at)[0] else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stratamq.formats.checkpoint import CHECKPOINT_BYTES, decode_checkpoint
+from stratamq.formats.checkpoint import CHECKPOINT_BYTES, PROGRESS_AT, PROGRESS_END, PROGRESS_MAGIC, decode_checkpoint
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore import layout, listing
 from stratamq.logstore.findings import Findings
@@ -51,6 +51,8 @@ def check_checkpoint(snapshot: StoreSnapshot, findings: Findings, newest_ms: int
             advice = "either records are lost, or this number is damaged"
             findings.error("checkpoint", str(path), 32, expected, checkpoint.confirm_physical_offset, advice)
     rest = data[40:CHECKPOINT_BYTES]
+    if data[PROGRESS_AT:].startswith(PROGRESS_MAGIC):  # our own positions, ignored when RocketMQ wrote since
+        rest = data[40:PROGRESS_AT] + data[PROGRESS_END:CHECKPOINT_BYTES].rjust(CHECKPOINT_BYTES - PROGRESS_AT, b"\0")
     if rest.strip(b"\0"):
         at = 40 + next(number for number, value in enumerate(rest) if value)
         findings.warn("checkpoint", str(path), at, "zeros", f"{rest[at - 40]:02X}", "nothing reads these bytes")

@@ -5,7 +5,9 @@ All fields lie in the first 128 bytes, so the one write that replaces them touch
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratamq.errors import StrayFile
@@ -73,6 +75,46 @@ class CheckpointFile:
         if self._fd >= 0:
             self._fs.close(self._fd)
             self._fd = -1
+
+
+class Trust:
+    """The checkpoint that recovery began with. What it says is withdrawn, durably, before files that it vouches for are
+    rewritten: a crash in the middle then looks like a crash, and the next recovery trusts nothing half-made.
+    """
+
+    __slots__ = ("_checkpoint", "_file", "_mark_open", "_progress")
+
+    def __init__(
+        self, file: CheckpointFile, checkpoint: Checkpoint, progress: Progress | None, mark_open: Callable[[], None]
+    ) -> None:
+        self._file = file
+        self._checkpoint = checkpoint
+        self._progress = progress
+        self._mark_open = mark_open
+
+    def withdraw_queues(self, log_min: int) -> None:
+        """Queues are about to be rebuilt from the oldest record on. Syncs; raises OSError."""
+        self._checkpoint = dataclasses.replace(self._checkpoint, logics_msg_timestamp=0)
+        if self._progress is not None:
+            self._progress = self._progress._replace(queues_synced=log_min, queue_count=0, queues_fingerprint=0)
+        self._write()
+
+    def withdraw_index(self, log_min: int) -> None:
+        """The index is about to be rebuilt below what the checkpoint says of it. Syncs; raises OSError."""
+        self._checkpoint = dataclasses.replace(self._checkpoint, index_msg_timestamp=0)
+        if self._progress is not None:
+            self._progress = self._progress._replace(index_synced=log_min, index_file=0, index_count=0)
+        self._write()
+
+    def name_index(self, name: int, count: int) -> None:
+        """An index file that the checkpoint does not name is about to be cut back to ``count`` entries."""
+        assert self._progress is not None
+        self._progress = self._progress._replace(index_file=name, index_count=count)
+        self._write()
+
+    def _write(self) -> None:
+        self._file.write(self._checkpoint, self._progress)
+        self._mark_open()
 
 
 class CheckpointToken(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -27,7 +27,7 @@ from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLB
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.dispatch import index_keys
-from stratamq.logstore.index_file import IndexFile
+from stratamq.logstore.index_file import IndexFile, TimeOf
 
 ROWS_MAX: Final = 4096
 _NAME_DIGITS: Final = 17
@@ -68,25 +68,47 @@ class Index:
                 continue
             self.files.append(IndexFile(self._fs, path, self._slots, self._entries))
 
-    def recover(self, checkpoint: Checkpoint, progress: Progress | None, *, clean: bool, log_min: int) -> int:
-        """Keep what is known to be on the disk.
+    def recover(
+        self,
+        checkpoint: Checkpoint,
+        progress: Progress | None,
+        time_of: TimeOf,
+        before_repair: Callable[[int, int], None],
+        *,
+        clean: bool,
+        log_min: int,
+    ) -> int:
+        """Keep what is known to be on the disk. Returns the physical offset from which records must be indexed again.
 
-        Returns the physical offset from which records must be indexed again.
+        ``before_repair`` is called with name and count of a file that is cut back without being the checkpoint's own.
         """
         if progress is not None:
-            kept = [f for f in self.files if int(os.path.basename(f.path)) <= progress.index_file]
-            for file in self.files[len(kept) :]:
-                self._remove(file)
-            if not kept or int(os.path.basename(kept[-1].path)) != progress.index_file:
-                return max(log_min, self._end()) if kept else log_min
-            if not clean or kept[-1].header.index_count != progress.index_count:
-                kept[-1].repair(progress.index_count)
-                self._unsynced[kept[-1].path] = kept[-1]
-            return max(log_min, progress.index_synced)
+            if clean and self.newest[:2] == (progress.index_file, progress.index_count):
+                return max(log_min, progress.index_synced)
+            return max(log_min, self._keep_synced(progress, time_of, before_repair))
         if not clean:
             for file in [f for f in self.files if f.header.end_timestamp > checkpoint.index_msg_timestamp]:
                 self._remove(file)
         return max(log_min, self._end())
+
+    def _keep_synced(self, progress: Progress, time_of: TimeOf, before_repair: Callable[[int, int], None]) -> int:
+        """Drop entries of records that were not synced when the checkpoint was written. Returns where to go on."""
+        named = not progress.index_file
+        for file in reversed(self.files.copy()):
+            name = int(os.path.basename(file.path))
+            is_named = name == progress.index_file
+            named = named or is_named
+            count = progress.index_count if is_named else file.count_below(progress.index_synced)
+            if name > progress.index_file or count <= 1:
+                self._remove(file)
+                continue
+            if is_named or count < file.header.index_count:
+                if not is_named:
+                    before_repair(name, count)
+                file.repair(count, time_of)
+                self._unsynced[file.path] = file
+            break
+        return progress.index_synced if named else self._end()
 
     def _end(self) -> int:
         """The newest record that is in the index, perhaps not with all its keys: `_put` leaves out those it has."""

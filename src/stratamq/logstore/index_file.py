@@ -10,6 +10,7 @@ therefore keeps the entries that are known to be synced and computes all else an
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,8 @@ ENTRY_DTYPE: Final = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), 
 RESERVE_ENTRIES: Final = 1 << 18
 """Entries reserved at a time: 5 MiB."""
 
+TimeOf = Callable[[int], int | None]
+"""Store time of the record at a physical offset; None when it is not there."""
 _Int64s = npt.NDArray[np.int64]
 
 
@@ -169,8 +172,10 @@ class IndexFile:
             number -= 1
         return self.header.index_count - number
 
-    def repair(self, count: int) -> None:
+    def repair(self, count: int, time_of: TimeOf) -> None:
         """Keep entries 1 to ``count`` - 1, which are known to be on the disk; rebuild slots and header from them.
+
+        The header takes its times from the log, since entries know them to the second only.
 
         Cost: about 0.1 us an entry and one pass over the slot table.
         """
@@ -182,14 +187,13 @@ class IndexFile:
         self._slots[slots] = np.arange(1, count, dtype=np.int64)
         used = int(np.count_nonzero(entries["previous"] == 0))
         zero_file_from(self._fs, self.fd, entry_position(self._slot_count, count), len(self._map))
-        begin = self.header.begin_timestamp
         if count == 1:
             self._write_header(IndexHeader(0, 0, 0, 0, 0, 1))
         else:
-            last = entries[-1]
-            end = begin + (int(last["delta"]) * 1000 if count > 2 else 0) + 999  # times are kept to the second
-            first_offset, last_offset = int(entries[0]["physical_offset"]), int(last["physical_offset"])
-            self._write_header(IndexHeader(begin, end, first_offset, last_offset, used, count))
+            first, last = int(entries[0]["physical_offset"]), int(entries[-1]["physical_offset"])
+            begin = time_of(first) or self.header.begin_timestamp
+            end = time_of(last) or begin + int(entries[-1]["delta"]) * 1000 + 999
+            self._write_header(IndexHeader(begin, end, first, last, used, count))
         self._reserved = count
 
     def close(self) -> None:

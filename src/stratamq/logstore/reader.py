@@ -12,7 +12,14 @@ from stratamq.config import StoreConfig
 from stratamq.errors import BadLength, BadMagic, CorruptionError
 from stratamq.formats.consume_queue import UNIT, UNIT_BYTES
 from stratamq.formats.java import tags_code
-from stratamq.formats.message import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
+from stratamq.formats.message import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    SYS_BORN_HOST_V6,
+    decode_record,
+)
 from stratamq.formats.properties import TAGS, find_property
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import ConsumeQueue
@@ -165,10 +172,13 @@ def _tags_match(code: int, wanted: frozenset[int], log: CommitLog, physical: int
 def store_timestamp_at(log: CommitLog, physical_offset: int, size: int) -> int | None:
     """Store time of the record at ``physical_offset``; None when it is not in the log."""
     view = log.view(physical_offset, size)
-    if view is None or size < 64:
-        return None
-    at = 68 if view[39] & 0x10 else 56
-    return int.from_bytes(view[at : at + 8], "big", signed=True)
+    return None if view is None or size < RECORD_BYTES_MIN else store_timestamp_in(view)
+
+
+def store_timestamp_in(record: memoryview) -> int:
+    """Store time of the record that a view begins with; its place depends on the kind of the born host."""
+    at = 68 if record[39] & SYS_BORN_HOST_V6 else 56
+    return int.from_bytes(record[at : at + 8], "big", signed=True)
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, upper: bool) -> int:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,14 +29,16 @@ from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
-from stratamq.formats.message import SYS_INNER_BATCH
+from stratamq.formats.message import RECORD_BYTES_MIN, SYS_INNER_BATCH
 from stratamq.logstore import layout
 from stratamq.logstore.batch import IndexRow
+from stratamq.logstore.checkpoints import Trust
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.index import Index
 from stratamq.logstore.queue_table import QueueTable, name_print
+from stratamq.logstore.reader import store_timestamp_in
 from stratamq.logstore.scan import Scanned, Stop, Walk, corruption, first_store_timestamp, next_good_record
 from stratamq.logstore.types import Progress as ReportProgress
 
@@ -59,11 +60,6 @@ class Parts:
     queues: QueueTable
     index: Index | None
     delay_levels: tuple[int, ...]
-    distrust: Callable[[bool, bool], None]
-    """Called before queues (first) or index (second) are rebuilt below what the checkpoint says of them.
-
-    Makes sure that a crash in the middle looks like a crash, with nothing of them trusted.
-    """
 
 
 @dataclass(slots=True)
@@ -119,7 +115,6 @@ def load_parts(
         queues=queues,
         index=index,
         delay_levels=delay_levels,
-        distrust=lambda queues, index: None,
     )
 
 
@@ -127,13 +122,14 @@ def recover(
     parts: Parts,
     checkpoint: Checkpoint | None,
     progress: Progress | None,
+    trust: Trust,
     *,
     clean: bool,
     report: ReportProgress | None = None,
 ) -> RecoveryReport:
     """Run passes 4 to 9 (the caller has loaded what `parts` holds). Raises CorruptionError, OSError."""
     result = RecoveryReport(clean=clean)
-    plan = _decide(parts, checkpoint or Checkpoint(), progress, clean=clean)
+    plan = _decide(parts, checkpoint or Checkpoint(), progress, trust, clean=clean)
     result.start = plan.start
     dispatcher = _Dispatcher(parts, plan, result)
     verify_from = plan.verify_from if parts.config.check_crc_on_recovery else None
@@ -146,7 +142,7 @@ def recover(
     dispatcher.finish(walk.position)
     _end_log(parts, walk, checkpoint or Checkpoint(), progress, plan, result)
     if dispatcher.broken:
-        _rebuild(parts, dispatcher, result, report)
+        _rebuild(parts, dispatcher, trust, result, report)
     for queue in parts.queues.values():
         if queue.max_physical_offset > result.end and queue.truncate(result.end):
             parts.queues.note_changed(queue)
@@ -157,7 +153,7 @@ def recover(
     return result
 
 
-def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, clean: bool) -> _Plan:
+def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, trust: Trust, *, clean: bool) -> _Plan:
     """Passes 4 and 5."""
     log = parts.log
     low = log.min_offset
@@ -176,19 +172,35 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, *, 
         verify_from = _file_behind_queues(parts)
     start, index_from = verify_from, _EVERYTHING
     if parts.index is not None:
-        index_from = parts.index.recover(checkpoint, progress, clean=clean, log_min=low)
+        index_from = parts.index.recover(
+            checkpoint,
+            progress,
+            lambda offset: _store_timestamp_at(log, offset),
+            trust.name_index,
+            clean=clean,
+            log_min=low,
+        )
         if progress is None and clean and parts.index.files:
             index_from = max(index_from, start)
         if index_from < (start if progress is None else progress.index_synced):
-            parts.distrust(False, True)
+            trust.withdraw_index(low)
         if index_from < start:
             exact = progress is not None and index_from == progress.index_synced
             start = index_from if exact else max(low, log.base_of(index_from))
     if log.bases and not _queues_are_complete(parts.queues, progress, clean=clean):
         _logger.warning("consume queues are missing in %s: reading the whole commit log", parts.directory)
-        parts.distrust(True, False)
+        trust.withdraw_queues(low)
         start = low
     return _Plan(known_good, index_from, start, verify_from, start <= low)
+
+
+def _store_timestamp_at(log: CommitLog, physical_offset: int) -> int | None:
+    """Store time of a record that is known to be there, before the log's end is known."""
+    base = log.base_of(physical_offset)
+    if base not in log.bases or physical_offset - base + RECORD_BYTES_MIN > log.file_bytes:
+        return None
+    view, position = log.file_view(base), physical_offset - base
+    return store_timestamp_in(view[position : position + RECORD_BYTES_MIN])
 
 
 def _check_reaches(log: CommitLog, position: int) -> None:
@@ -361,10 +373,12 @@ def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, cl
         raise corruption(parts.log, stop, hint)
 
 
-def _rebuild(parts: Parts, first: _Dispatcher, result: RecoveryReport, report: ReportProgress | None) -> None:
+def _rebuild(
+    parts: Parts, first: _Dispatcher, trust: Trust, result: RecoveryReport, report: ReportProgress | None
+) -> None:
     """Pass 8: queues that did not fit are made anew from the whole log."""
     low = parts.log.min_offset
-    parts.distrust(True, False)
+    trust.withdraw_queues(low)
     for queue in first.broken:
         _logger.warning("consume queue %s does not fit the commit log and is rebuilt", queue.key)
         queue.destroy()

@@ -14,14 +14,12 @@ How writes can fail and what then holds: docs/design/write-path.md.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
 import resource
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stratamq.clock import Clock
@@ -31,10 +29,9 @@ from stratamq.files.durable import write_file
 from stratamq.files.filesystem import FileSystem, LocalFileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint
-from stratamq.formats.checkpoint import Progress as SyncedProgress
 from stratamq.logstore import layout
 from stratamq.logstore.batch import Batch
-from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, checkpoint_token
+from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, Trust, checkpoint_token
 from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
@@ -68,14 +65,6 @@ class CommitToken(NamedTuple):
     last_store_timestamp: int
     work: SyncWork
     arrivals: Sequence[Arrival] = ()
-
-
-@dataclass(slots=True)
-class _Before:
-    """The checkpoint that recovery began with, less what it has stopped to trust."""
-
-    checkpoint: Checkpoint
-    progress: SyncedProgress | None
 
 
 class LogStore(ReadableStore):
@@ -156,9 +145,8 @@ class LogStore(ReadableStore):
     def _recover(self, progress: Progress | None) -> None:
         checkpoint, synced = self._checkpoint.read()
         clean = self._fs.stat(self._abort_path) is None and (checkpoint is not None or not self._log.bases)
-        before = _Before(checkpoint or Checkpoint(), synced)
-        self._parts.distrust = lambda queues, index: self._distrust(before, queues=queues, index=index)
-        self.recovery = recover(self._parts, checkpoint, synced, clean=clean, report=progress)
+        trust = Trust(self._checkpoint, checkpoint or Checkpoint(), synced, self._mark_open)
+        self.recovery = recover(self._parts, checkpoint, synced, trust, clean=clean, report=progress)
         end = self.recovery.end
         timestamp = self.recovery.last_store_timestamp
         if not timestamp and checkpoint is not None:
@@ -174,20 +162,6 @@ class LogStore(ReadableStore):
         if self._fs.stat(self._abort_path) is None:
             write_file(self._abort_path, str(os.getpid()).encode(), filesystem=self._fs)
             self._fs.sync_directory(self.directory)
-
-    def _distrust(self, before: _Before, *, queues: bool, index: bool) -> None:
-        """Queues or index are about to be rebuilt: after a crash meanwhile the next open must start over."""
-        low = self._log.min_offset
-        if queues:
-            before.checkpoint = dataclasses.replace(before.checkpoint, logics_msg_timestamp=0)
-        if index:
-            before.checkpoint = dataclasses.replace(before.checkpoint, index_msg_timestamp=0)
-        if before.progress is not None and queues:
-            before.progress = before.progress._replace(queues_synced=low, queue_count=0, queues_fingerprint=0)
-        if before.progress is not None and index:
-            before.progress = before.progress._replace(index_synced=low, index_file=0, index_count=0)
-        self._checkpoint.write(before.checkpoint, before.progress)
-        self._mark_open()
 
     def _sync_everything(self, token: CommitToken, *, clean: bool) -> None:
         self.sync(token)
