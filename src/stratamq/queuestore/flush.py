@@ -186,7 +186,7 @@ class Flusher:
                 segment.stored = True
             if entry.kind and not entry.kind & SURVIVES:
                 segment.transient = True
-        self._shared.index.extend(segment, parts[0][CHUNK.size :])
+        self._shared.index.extend(path, segment, parts[0][CHUNK.size :])
         self._shared.recent_bytes -= segment.drop_recent(first + count) + RECENT_COST * count
         segment.dirty = True
         if queue.durable:

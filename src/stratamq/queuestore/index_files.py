@@ -84,8 +84,10 @@ class IndexFiles:
             raise ChecksumMismatch(path, entry.locator, hex(entry.crc), hex(crc))
         return content
 
-    def extend(self, segment: Segment, rows: bytes) -> None:
-        """Note rows that were just appended to a segment's file, when its table is cached."""
+    def extend(self, path: str, segment: Segment, rows: bytes) -> None:
+        """Note rows that were just appended to a segment's file; what was read ahead of it is not true any more."""
+        if path == self._window_path:
+            self._window_path, self._window = "", b""
         if segment.table is not None:
             segment.table += rows
             self.cache_bytes += len(rows)

@@ -55,15 +55,19 @@ def read_journals(
         if progress is not None:
             progress("reading the journal", done + 1, len(numbers))
     needed = [at for at, read in enumerate(reads) if read.header is not None and read.header.first <= low]
-    reads, cut = whole_part(reads[needed[-1] if needed else 0 :])
+    reads, cut = whole_part(reads[needed[-1] if needed else 0 :], low)
     return [read for read in reads if read.scan.frames and read.scan.frames[-1].number >= low], cut
 
 
-def whole_part(reads: list[JournalRead]) -> tuple[list[JournalRead], int]:
-    """The files up to the end of what is whole, and how many bytes behind it there are. Raises ChecksumMismatch."""
-    expected: int | None = None
+def whole_part(reads: list[JournalRead], low: int) -> tuple[list[JournalRead], int]:
+    """The files up to the end of what is whole, and how many bytes behind it there are.
+
+    The first file must hold frame ``low`` or begin before it. Raises ChecksumMismatch.
+    """
+    expected = low
     for position, read in enumerate(reads):
-        fits = read.header is not None and expected in (None, read.header.first)
+        header = read.header
+        fits = header is not None and (header.first == expected or (position == 0 and header.first < low))
         if fits and read.header is not None:
             expected = read.header.first + len(read.scan.frames)
             if read.scan.end == len(read.data):
@@ -72,14 +76,14 @@ def whole_part(reads: list[JournalRead]) -> tuple[list[JournalRead], int]:
     return reads, 0
 
 
-def _cut(reads: list[JournalRead], position: int, fits: bool, expected: int | None) -> tuple[list[JournalRead], int]:
+def _cut(reads: list[JournalRead], position: int, fits: bool, expected: int) -> tuple[list[JournalRead], int]:
     """The journal is whole up to ``position``, the file there included when it ``fits``."""
     bad = reads[position]
     later = reads[position + 1 :]
     durable = bad.scan.durable_beyond
     for read in later if fits else reads[position:]:
         durable = max([durable, read.scan.durable_beyond, *[frame.durable for frame in read.scan.frames]])
-    if expected is not None and durable >= expected:
+    if durable >= expected:
         raise ChecksumMismatch(
             bad.path, bad.scan.end if fits else 0, f"frame {expected}, which was synced", "bytes that are no frame"
         )
@@ -207,12 +211,10 @@ class Replay:
 
 def check_join(store: StoreRecord | None, reads: list[JournalRead], *, manifest: str, journal: str) -> None:
     """Nothing may be missing between manifest and journal. Raises MisplacedRecord."""
-    first = next((read.scan.frames[0].number for read in reads if read.scan.frames), None)
-    low = 1 if store is None else store.low
-    if first is not None and first > low:
-        raise MisplacedRecord(journal, 0, f"frame {low}", f"frame {first}", hint=f"is {manifest} the newest one?")
-    if first is None and store is not None and low <= store.batch:
-        raise MisplacedRecord(journal, 0, f"frames {low} to {store.batch}", "none")
+    last = reads[-1].scan.frames[-1].number if reads else 0
+    if store is not None and store.low <= store.batch and last < store.batch:
+        hint = f"is {manifest} of this store?"
+        raise MisplacedRecord(journal, 0, f"frames {store.low} to {store.batch}", f"frames up to {last}", hint=hint)
 
 
 def recover(
