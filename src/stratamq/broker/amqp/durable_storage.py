@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from stratamq.broker.amqp.messages import Message, decode_message, encode_message
+from stratamq.broker.amqp.messages import Message, MessageDecoder, encode_message
 from stratamq.broker.amqp.storage import QueueStorage, Stored
 from stratamq.errors import CorruptionError, StoreError, StoreFull
 from stratamq.queuestore.queue import Queue as StoreQueue
@@ -30,11 +30,12 @@ UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 class DurableQueueStorage:
     """One queue of the queue store."""
 
-    __slots__ = ("_all_redelivered", "_storage", "queue")
+    __slots__ = ("_all_redelivered", "_decode", "_storage", "queue")
 
     def __init__(self, storage: DurableStorage, queue: StoreQueue) -> None:
         self._storage = storage
         self.queue = queue
+        self._decode = MessageDecoder().decode
         self._all_redelivered = queue.next_seq if storage.was_killed else 0
         """Below this sequence number it is not known what had been delivered."""
 
@@ -53,7 +54,7 @@ class DurableQueueStorage:
                     continue  # the broker has had it from its own memory
                 redelivered = delivery.redelivered or delivery.seq < self._all_redelivered
                 try:
-                    found.append(Stored(delivery.seq, decode_message(delivery.content), redelivered))
+                    found.append(Stored(delivery.seq, self._decode(delivery.content), redelivered))
                 except CorruptionError as error:
                     _log.error("queue %r, message %d: %s", self.queue.name, delivery.seq, error)
         self._storage.touch()

@@ -9,7 +9,7 @@ import pytest
 from stratamq.broker.amqp.definitions import definitions_of, load_definitions
 from stratamq.broker.amqp.durable_storage import DurableStorage
 from stratamq.broker.amqp.levels import WINDOW_MESSAGES
-from stratamq.broker.amqp.messages import Message, decode_message, encode_address, encode_message
+from stratamq.broker.amqp.messages import Message, MessageDecoder, decode_message, encode_address, encode_message
 from stratamq.broker.amqp.policies import Policy
 from stratamq.broker.amqp.storage import MemoryStorage
 from stratamq.config import QueueStoreConfig
@@ -67,6 +67,19 @@ def test_messages_go_there_and_back():
     for cut in (3, 9, 12, 17):
         with pytest.raises(CorruptionError):
             decode_message(encode_message(one)[:cut])
+
+
+def test_a_decoder_that_remembers_decodes_the_same():
+    decoder = MessageDecoder()
+    different = Message("e", "key2", encode_address("e", "key2"), Facts(b"\0\0"), b"", NOW_MS)
+    for one in (message(b"a"), message(b"b"), different, different, message(b"c", priority=1), message(b"")):
+        again = decoder.decode(encode_message(one))
+        assert encode_message(again) == encode_message(one)
+        assert (again.exchange, again.routing_key, again.facts.priority) == (
+            one.exchange,
+            one.routing_key,
+            one.facts.priority,
+        )
 
 
 def test_messages_are_fetched_in_order_after_a_number(storage):
