@@ -23,6 +23,8 @@ from stratamq.units import Buffer
 
 MAPPINGS_MAX: Final = 128
 """Mapped files at most; each costs address space and one descriptor."""
+BLOCK_BYTES: Final = 4096
+"""No file system allocates less at a time: within a block that holds something there is always room."""
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -115,14 +117,21 @@ class CommitLog:
     def erase(self, start: int, segments: Sequence[Segment]) -> None:
         """Undo a failed `write`: overwrite with zeros what it may have left, so that it never looks like a record.
 
+        Only blocks that hold something are written, because on a full disk a hole cannot be.
         Raises OSError when even that fails; the log must then not be written any more.
         """
         self.end = start
         for segment in segments:
             base = self.base_of(segment.start)
-            if base in self._handles:
-                length = sum(map(len, segment.parts))
-                self._fs.write(self._handles[base], [bytes(length)], segment.start - base)
+            if base not in self._handles:
+                continue
+            fd, first = self._handles[base], segment.start - base
+            end = first + sum(map(len, segment.parts))
+            at = self._fs.next_data(fd, first)
+            while at is not None and at < end:
+                block_end = min(at - at % BLOCK_BYTES + BLOCK_BYTES, end)
+                self._fs.write(fd, [_ZEROS[: block_end - at]], at)
+                at = self._fs.next_data(fd, block_end) if block_end < end else None
 
     def sync_work(self) -> SyncWork:
         """What must be synced so that everything written by now is on the disk."""

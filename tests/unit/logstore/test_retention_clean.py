@@ -159,14 +159,14 @@ def test_the_rate_is_that_of_the_newest_files():
 def test_marks_are_reached_when_the_arithmetic_says_so():
     usage = DiskUsage("d", 10_000, 7_000, 3_000)
     made = forecast([], usage, Rate(100, HOUR), Moment(NOW, 0, 12), RetentionConfig(file_reserved_hours=1_000))
-    at = {mark.percent: mark.at_ms for mark in made.marks}
+    at = {row.percent: row.at_ms for row in made.marks}
     assert at == {75: NOW + 6 * HOUR, 85: NOW + 16 * HOUR, 90: NOW + 21 * HOUR, 99: NOW + 30 * HOUR}
 
 
 def test_retention_can_hold_the_disk_below_the_marks():
     usage = DiskUsage("d", 100_000, 20_000, 80_000)
     made = forecast([], usage, Rate(100, HOUR), Moment(NOW, 0, 12), RetentionConfig())
-    assert [mark.at_ms for mark in made.marks] == [None] * 4
+    assert [row.at_ms for row in made.marks] == [None] * 4
     # 72 hours of messages, and what comes in the day until the next hour of deletion.
     assert 27 <= made.highest_percent <= 30
 
@@ -174,7 +174,7 @@ def test_retention_can_hold_the_disk_below_the_marks():
 def test_a_mark_that_is_passed_already_is_now():
     usage = DiskUsage("d", 100, 80, 20)
     made = forecast([], usage, Rate(0, 0), Moment(NOW, 0, 12), RetentionConfig())
-    assert [mark.is_now for mark in made.marks] == [True, False, False, False]
+    assert [row.is_now for row in made.marks] == [True, False, False, False]
 
 
 def test_offsets_that_are_malformed_are_left_out():
