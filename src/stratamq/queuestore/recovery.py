@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stratamq.errors import ChecksumMismatch, MisplacedRecord
+from stratamq.errors import ChecksumMismatch, MisplacedRecord, TruncatedRecord
 from stratamq.files.filesystem import FileSystem
 from stratamq.formats.queue_journal import Ack, Declare, Delete, Mark, Publish, Purge, Record, decode_records
 from stratamq.formats.queue_manifest import StoreRecord
@@ -217,12 +217,19 @@ def check_join(store: StoreRecord | None, reads: list[JournalRead], *, manifest:
         raise MisplacedRecord(journal, 0, f"frames {store.low} to {store.batch}", f"frames up to {last}", hint=hint)
 
 
+def _truth(shared: Shared, journal: Journal) -> list[str]:
+    """Directories that are empty as long as there is no manifest."""
+    return [journal.directory, shared.index.directory, shared.persistent.directory]
+
+
 def recover(
     fs: FileSystem, shared: Shared, journal: Journal, manifest: Manifest, progress: Progress | None
 ) -> Recovered:
     """All passes. Raises CorruptionError, ConfigError, OSError."""
     found = Recovered()
     found.damaged = load_queues(shared, manifest, found.queues)
+    if manifest.store is None and any(fs.list(path) for path in _truth(shared, journal)):
+        raise TruncatedRecord(manifest.path, 0, "the manifest of the files beside it", "no file")
     low = 1 if manifest.store is None else manifest.store.low
     reads, cut = read_journals(fs, journal, low, progress)
     check_join(manifest.store, reads, manifest=manifest.path, journal=journal.directory)

@@ -158,6 +158,8 @@ class QueueStore:
         found = recover(self._fs, self._shared, self._journal, self._manifest, progress)
         self._queues = {queue.name: queue for queue in found.queues}
         self._housekeeping.next_queue_id = found.next_queue_id
+        if self._manifest.store is None:  # a new store: from now on a missing manifest is damage
+            self._manifest.write(self._manifest.prepare([self._housekeeping.store_record(1)]))
         self._durable_batch = found.batch
         self._shared.batch = self._persistent.batch = found.batch + 1
         self.recovery = found.report

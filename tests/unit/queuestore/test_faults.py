@@ -175,6 +175,22 @@ def test_a_flipped_byte_is_found_or_only_costs_its_message(tmp_path, clean):
     assert flipped > 200
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_manifest_or_journal_is_damage_and_nothing_is_touched(tmp_path, clean):
+    disk = MemoryDisk()
+    filled(tmp_path, disk, clean=clean)
+    journals = sorted(disk.directories[f"{tmp_path}/journal"])
+    lost = [(f"{tmp_path}", "manifest")] + [(f"{tmp_path}/journal", name) for name in journals[:-1]]
+    assert clean or len(journals) > 1
+    for folder, name in lost:
+        damaged = disk.crash(None)
+        del damaged.directories[folder][name]
+        before = {path: sorted(names) for path, names in damaged.directories.items()}
+        with pytest.raises(CorruptionError):
+            QueueStore.open(tmp_path, CONFIG, clock=ManualClock(), filesystem=damaged)
+        assert before == {path: sorted(names) for path, names in damaged.directories.items()}
+
+
 def test_every_torn_length_of_the_journal_is_cut_exactly(tmp_path):
     disk = MemoryDisk()
     config = CONFIG.__class__(journal_file_bytes=1 << 20)
