@@ -113,6 +113,8 @@ class AmqpListener:
             peer = self._peer_of.get(session)
             if peer is not None:
                 peer.flush()
+        if broker.has_work:
+            self.wake()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -192,7 +194,6 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._received = self._sent = self._begun = listener.loop.time()
         self._closing_since = 0.0
-        self._is_publisher_held = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._listener
@@ -234,6 +235,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self.check_reading()
         if self.session.is_closed or self.session.core.state is State.CLOSED:
             self._closing_since = self._closing_since or self._received
+            listener.broker.note_unsent(self.session)  # so that the end of the turn closes what is to be closed
 
     def eof_received(self) -> bool | None:
         return None
@@ -314,6 +316,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
                 self._closing_since = now
             return
         self.check_reading()
+        self.session.check_consumers()
         before = len(core.outgoing)
         alive = core.check_silence(
             received_s_ago=now - self._received, sent_s_ago=now - self._sent, ignore_receiving=not self._is_reading

@@ -216,6 +216,11 @@ class AmqpBroker:
 
     # --- the turn ---
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something is left for another turn."""
+        return bool(self._dirty or self._cancelled or self.published_channels or self._after_commit)
+
     def after_sync(self, then: Callable[[], None]) -> None:
         """Call ``then`` when everything that this turn writes is safe."""
         self._after_commit.append(then)

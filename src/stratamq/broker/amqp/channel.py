@@ -387,6 +387,20 @@ class Channel:
         if is_shared:
             self.resume()
 
+    def overdue(self) -> AmqpError | None:
+        """What to close the channel with when its oldest delivery is unsettled for too long."""
+        oldest = next(iter(self.unacked.values()), None)
+        if oldest is None:
+            return None
+        limit = oldest.queue.consumer_timeout_ms
+        if oldest.consumer is None or self.broker.now_ms - oldest.since_ms <= limit:
+            return None
+        return AmqpError(
+            PRECONDITION_FAILED,
+            f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {limit} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more",
+        )
+
     # --- ends ---
 
     def close_for(self, error: AmqpError, class_id: int, method_id: int) -> None:

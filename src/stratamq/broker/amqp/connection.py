@@ -247,6 +247,13 @@ class Session:
 
     # --- flow ---
 
+    def check_consumers(self) -> None:
+        """Close channels on which a delivery has waited for its settlement for too long."""
+        for channel in list(self.channels.values()):
+            error = channel.overdue()
+            if error is not None:
+                channel.close_for(error, 0, 0)
+
     def set_clogged(self, clogged: bool) -> None:
         """The peer takes no more for now, or takes data again."""
         self.is_clogged = clogged

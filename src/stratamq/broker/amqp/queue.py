@@ -19,6 +19,8 @@ from stratamq.protocols.amqp.values import Table
 
 DELIVERY_LIMIT_DEFAULT: Final = 20
 """Of quorum queues, as in RabbitMQ 4."""
+CONSUMER_TIMEOUT_MS: Final = 1_800_000
+"""How long a delivery may stay unsettled before its channel is closed, where the queue does not say otherwise."""
 
 
 class Host(Protocol):
@@ -100,6 +102,8 @@ class Queue:
         if limit is None and self.type == "quorum":
             limit = DELIVERY_LIMIT_DEFAULT
         self.delivery_limit = None if limit is None or limit < 0 or self.type != "quorum" else limit
+        timeout = self._limit("consumer-timeout")
+        self.consumer_timeout_ms = CONSUMER_TIMEOUT_MS if timeout is None else timeout
         self.is_limited = self.max_length is not None or self.max_bytes is not None
         self.schedule()
 

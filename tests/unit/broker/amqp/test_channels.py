@@ -147,6 +147,22 @@ def test_cancel_leaves_deliveries_unacknowledged(client):
     assert client.ack(1) == []
 
 
+def test_a_delivery_that_nobody_settles_closes_its_channel(client):
+    client.queue("slow", consumer_timeout=1000)
+    client.publish("slow", "a")
+    client.consume("slow")
+    client.broker.now_ms += 1000
+    client.session.check_consumers()
+    assert client.take() == []
+    client.broker.now_ms += 1
+    client.session.check_consumers()
+    code, text = refusal(client.take())
+    assert code == 406
+    assert "delivery acknowledgement on channel 1 timed out. Timeout value used: 1000 ms." in text
+    client.reopen()
+    assert client.count("slow") == 1
+
+
 # --- confirms ---
 
 
