@@ -113,6 +113,7 @@ class MessageStore:
     def set_files(self, files: list[MessageFile]) -> None:
         """Take these files, in the order of their ids, as all there are."""
         self.files = files
+        self.changed = True
         self._firsts = [file.first_id for file in files]
 
     @property

@@ -475,9 +475,9 @@ class QueueStore:
         step = self.begin_step()
         if step is None:
             self._sync_all()
-            return False
-        self.sync_step(step)
-        self.finish_step(step)
+        else:
+            self.sync_step(step)
+            self.finish_step(step)
         return self._housekeeping.is_due()
 
     @property
