@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from stratamq.logstore.dispatch import SCHEDULE_TOPIC
 from stratamq.logstore.retention_values import Loss
 from stratamq.logstore.types import QueueKey
 
@@ -18,6 +19,8 @@ Offsets = Mapping[tuple[str, str], Mapping[int, int]]
 
 TOPIC_GROUP_SEPARATOR: Final = "@"
 NOBODY: Final = ""
+DELIVERY: Final = "(delayed delivery)"
+"""Stands for the broker itself, which reads the topic of delayed messages."""
 
 
 class LossRange(NamedTuple):
@@ -62,6 +65,16 @@ def read_offsets(value: Any) -> dict[tuple[str, str], dict[int, int]]:
                 int(queue): offset for queue, offset in pairs if queue.isdigit() and isinstance(offset, int)
             }
     return found
+
+
+def delivery_offsets(value: Any) -> dict[tuple[str, str], dict[int, int]]:
+    """The table of ``delayOffset.json`` as it was decoded: level n is queue n - 1 of the topic of delayed messages."""
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    pairs = ((str(level), offset) for level, offset in table.items())
+    queues = {int(level) - 1: at for level, at in pairs if level.isdigit() and isinstance(at, int)}
+    return {(SCHEDULE_TOPIC, DELIVERY): queues}
 
 
 def loss_ranges(

@@ -21,7 +21,7 @@ from stratamq.formats.index import HEADER_BYTES, decode_header
 from stratamq.logstore import layout, listing
 from stratamq.logstore.disk_usage import DiskProbe, LocalDiskProbe
 from stratamq.logstore.lock import StoreLock
-from stratamq.logstore.retention_losses import Offsets, loss_ranges, measure_loss, read_offsets
+from stratamq.logstore.retention_losses import Offsets, delivery_offsets, loss_ranges, measure_loss, read_offsets
 from stratamq.logstore.retention_reading import first_record_ms
 from stratamq.logstore.retention_values import (
     Disks,
@@ -37,6 +37,7 @@ from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import QueueKey
 
 OFFSETS_FILE: Final = "consumerOffset.json"
+DELAYS_FILE: Final = "delayOffset.json"
 _MEASURE_UNITS: Final = 1 << 20
 
 
@@ -111,7 +112,9 @@ class OfflineStore:
 
     def offsets(self) -> Offsets:
         """What groups had committed when the broker last saved it. Raises CorruptionError for an unusable file."""
-        return read_offsets(ConfigFile(str(self.path / layout.CONFIG / OFFSETS_FILE)).load())
+        config = self.path / layout.CONFIG
+        groups = read_offsets(ConfigFile(str(config / OFFSETS_FILE)).load())
+        return groups | delivery_offsets(ConfigFile(str(config / DELAYS_FILE)).load())
 
     def losses(self, plan: Plan) -> list[Loss]:
         """What each group loses when the plan is carried out."""

@@ -215,7 +215,13 @@ class Server:
             process_id=os.getpid(),
             on_topic_changed=self._topic_changed,
         )
-        self.retention = retention_of(opened.store, settings.retention, self.broker.offsets, self.clock)
+        self.retention = retention_of(
+            opened.store,
+            settings.retention,
+            self.broker.offsets,
+            self.clock,
+            delays=lambda: self.broker.delays.as_json(),
+        )
         if self.broker.topics_taken_back:
             _log.warning(
                 "topics found in the store but not in %s: %s", TOPICS_FILE, ", ".join(self.broker.topics_taken_back)

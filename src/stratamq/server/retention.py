@@ -15,7 +15,7 @@ from stratamq.broker.offsets import OffsetTable
 from stratamq.clock import Clock
 from stratamq.config import RetentionConfig
 from stratamq.logstore.disk_usage import DiskProbe
-from stratamq.logstore.retention_losses import Offsets
+from stratamq.logstore.retention_losses import Offsets, delivery_offsets
 from stratamq.logstore.retention_service import RetentionService
 from stratamq.logstore.store import LogStore
 
@@ -24,17 +24,29 @@ _log = logging.getLogger(__name__)
 
 
 def retention_of(
-    store: object, policy: RetentionConfig, offsets: OffsetTable, clock: Clock, *, probe: DiskProbe | None = None
+    store: object,
+    policy: RetentionConfig,
+    offsets: OffsetTable,
+    clock: Clock,
+    *,
+    delays: Callable[[], Any] = dict,
+    probe: DiskProbe | None = None,
 ) -> RetentionService | None:
-    """Retention for a broker's store; None for one that has no files."""
+    """Retention for a broker's store; None for one that has no files.
+
+    ``delays`` gives what ``delayOffset.json`` would hold now.
+    """
     if not isinstance(store, LogStore):
         return None
-    return RetentionService(store, policy, clock=clock, offsets=offsets_of(offsets), probe=probe)
+    return RetentionService(store, policy, clock=clock, offsets=offsets_of(offsets, delays), probe=probe)
 
 
-def offsets_of(table: OffsetTable) -> Callable[[], Offsets]:
-    """What groups have committed, as it is when it is asked for."""
-    return lambda: {(topic, group): table.of(group, topic) for topic, group in table.pairs()}
+def offsets_of(table: OffsetTable, delays: Callable[[], Any]) -> Callable[[], Offsets]:
+    """How far groups, and the delivery of delayed messages, have come when it is asked for."""
+    return lambda: {
+        **{(topic, group): table.of(group, topic) for topic, group in table.pairs()},
+        **delivery_offsets(delays()),
+    }
 
 
 def retention_tasks(

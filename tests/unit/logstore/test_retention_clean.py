@@ -12,7 +12,7 @@ from stratamq.errors import StoreLocked
 from stratamq.files.durable import ConfigFile
 from stratamq.logstore.disk_usage import DiskUsage
 from stratamq.logstore.retention_forecast import Rate, forecast, rate_of
-from stratamq.logstore.retention_losses import read_offsets
+from stratamq.logstore.retention_losses import delivery_offsets, read_offsets
 from stratamq.logstore.retention_values import LogFile, Moment
 from stratamq.testing.clock import ManualClock
 from tests.unit.logstore.stores import bodies, message, open_store, put
@@ -181,3 +181,9 @@ def test_offsets_that_are_malformed_are_left_out():
     table = {"T@g": {"0": 3, "x": 1, "1": "2"}, "broken": {"0": 1}, "T@h": 7}
     assert read_offsets({"offsetTable": table}) == {("T", "g"): {0: 3}}
     assert read_offsets(None) == {}
+    assert delivery_offsets(None) == {}
+
+
+def test_delayed_messages_that_wait_for_delivery_are_a_loss_too():
+    delays = delivery_offsets({"offsetTable": {"1": 12, "18": 5, "x": 1}})
+    assert delays == {("SCHEDULE_TOPIC_XXXX", "(delayed delivery)"): {0: 12, 17: 5}}
