@@ -87,7 +87,7 @@ class StrataServer:
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "stratamq.cli.serve", "--data-dir", str(self.store)]
         command += ["--namesrv-port", str(self.namesrv_port), "--broker-port", str(self.broker_port)]
-        command += ["--http-port", "0", "--ready-file", str(ready), "--config", str(conf)]
+        command += ["--http-port", "0", "--amqp-port", "-1", "--ready-file", str(ready), "--config", str(conf)]
         with (self.work / "stratamq.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -145,7 +145,7 @@ class RocketTarget(RocketServer):
     features = frozenset({"delay", "retry", "transaction", "sql", "vip", "admin"})
 
 
-def file_sizes() -> dict[str, object]:
+def file_sizes() -> dict[str, int]:
     """Small files, the same for both brokers, so that either opens the other's store."""
     return {
         "mappedFileSizeCommitLog": 1 << 20,
