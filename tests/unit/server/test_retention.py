@@ -9,7 +9,7 @@ from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig
 from stratamq.logstore.disk_usage import DiskUsage
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.server.lifecycle import Server, Settings
-from stratamq.server.retention import retention_of, run_round
+from stratamq.server.retention import retention_of, retention_tasks, run_round
 from stratamq.testing.clock import ManualClock
 from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.server.harness import SMALL
@@ -92,3 +92,31 @@ async def test_a_round_lets_others_run_while_a_file_is_deleted(tmp_path):
         assert turns > service.deleted_files
     finally:
         store.close()
+
+
+async def test_the_timers_watch_and_clean_by_themselves(tmp_path):
+    clock = ManualClock()
+    store = open_store(tmp_path / "s", clock=clock)
+    for _ in range(20):
+        put(store, message(b"x" * 900))
+    clock.advance(73 * 3_600_000)
+    probe = Probe()
+    policy = RetentionConfig(clean_interval_ms=100, delete_log_pause_ms=0)
+    service = retention_of(store, policy, OffsetTable(wall_ms=clock.wall_ms), clock, probe=probe)
+    assert service is not None
+    service.request()
+    probe.percent = 95
+    tasks = [asyncio.create_task(work) for work in retention_tasks(service, first_round_s=0)]
+    assert not store.status().is_writable, "the first look comes at once"
+    probe.percent = 20
+    async with asyncio.timeout(20):
+        while not service.deleted_files or not store.status().is_writable:  # noqa: ASYNC110 - timers are tested
+            await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    store.close()
+
+
+async def test_a_store_without_files_has_no_retention():
+    assert retention_of(object(), RetentionConfig(), OffsetTable(wall_ms=lambda: 0), ManualClock()) is None
