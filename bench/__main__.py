@@ -20,8 +20,11 @@ from bench.rows import Missing, Row
 SUITES = {
     "embedded": "appending inside the process against SQLite, LMDB and RocksDB",
     "broker": "sending and consuming over the wire against RabbitMQ",
+    "amqp": "publishing and consuming over AMQP against RabbitMQ",
     "bulk": "the Arrow reader against pyarrow on Parquet",
     "spark_scan": "Spark on a store against Spark on Parquet",
+    "amqp": "AMQP publish with confirms and consume against RabbitMQ",
+    "queuestore": "the queue store: confirmed publishes, restarts, memory of a long backlog",
     "memory": "the broker's own memory with a large store and many connections",
 }
 
