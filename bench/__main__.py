@@ -23,7 +23,6 @@ SUITES = {
     "amqp": "publishing and consuming over AMQP against RabbitMQ",
     "bulk": "the Arrow reader against pyarrow on Parquet",
     "spark_scan": "Spark on a store against Spark on Parquet",
-    "amqp": "AMQP publish with confirms and consume against RabbitMQ",
     "queuestore": "the queue store: confirmed publishes, restarts, memory of a long backlog",
     "memory": "the broker's own memory with a large store and many connections",
 }
