@@ -108,7 +108,15 @@ class Lives:
                 shutil.rmtree(self.directory / victim)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.fixture(autouse=True, params=["by blocks", "one by one"])
+def _both_ways(request, monkeypatch):
+    """Recovery reads large files by blocks and small ones record by record: here it reads the same files both ways."""
+    if request.param == "by blocks":
+        monkeypatch.setattr("stratamq.logstore.recovery.BLOCK_BYTES_MIN", 0)
+        monkeypatch.setattr("stratamq.logstore.recovery._ONE_BY_ONE", 3)
+
+
+@pytest.mark.parametrize("seed", range(80))
 def test_nothing_durable_is_lost_and_nothing_appears_from_nowhere(tmp_path, seed):
     live_several_times(tmp_path, seed)
 
@@ -126,7 +134,7 @@ def live_several_times(directory, seed):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(10))
 def test_many_more_lives(tmp_path, block):
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
         live_several_times(tmp_path / str(seed), seed)

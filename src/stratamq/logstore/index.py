@@ -24,6 +24,7 @@ from stratamq.files.filesystem import FileSystem
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.java import index_key_hash, index_key_hashes
 from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
+from stratamq.formats.vector import Ints
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.dispatch import index_keys
@@ -147,6 +148,25 @@ class Index:
         if len(self._rows) >= ROWS_MAX:
             self.write_rows()
 
+    def add_hashes(self, hashes: Ints, physical_offsets: Ints, store_timestamps: Ints, position: int) -> None:
+        """Like `add`, with keys already hashed, in order; they are written at once."""
+        if self.behind_from is not None:
+            return
+        self.write_rows()
+        if self.behind_from is not None or not len(hashes):
+            self.position = position if self.behind_from is None else self.position
+            return
+        begun = np.flatnonzero(physical_offsets == self._partly[0])[: self._partly[1]]
+        if begun.size:
+            keep = np.ones(len(hashes), dtype=np.bool_)
+            keep[begun] = False
+            hashes, physical_offsets, store_timestamps = hashes[keep], physical_offsets[keep], store_timestamps[keep]
+        self.position = position
+        try:
+            self._put_hashes(hashes, physical_offsets, store_timestamps)
+        except OSError as error:
+            self._fall_behind(error, int(physical_offsets[0]))
+
     def write_rows(self) -> None:
         """Put the waiting rows into the files. A disk that refuses is not an error here: see ``behind_from``."""
         if not self._rows:
@@ -155,13 +175,16 @@ class Index:
         try:
             self._put(rows)
         except OSError as error:
-            self.behind_from = self.position = max(rows[0][2], self._end())
-            _logger.error(
-                "the index cannot be written (%s): messages from physical offset %d on cannot be found by key until it "
-                "can be again; storing goes on",
-                error.strerror,
-                self.behind_from,
-            )
+            self._fall_behind(error, rows[0][2])
+
+    def _fall_behind(self, error: OSError, first_lost: int) -> None:
+        self.behind_from = self.position = max(first_lost, self._end())
+        _logger.error(
+            "the index cannot be written (%s): messages from physical offset %d on cannot be found by key until it "
+            "can be again; storing goes on",
+            error.strerror,
+            self.behind_from,
+        )
 
     def can_write(self) -> bool:
         """Whether there is room for the next rows; costs a reservation of blocks at most."""
@@ -187,15 +210,16 @@ class Index:
                 times.append(store_timestamp)
         if not pairs:
             return
-        hash_array = np.array(index_key_hashes(pairs), dtype=np.int64)
-        offset_array = np.array(offsets, dtype=np.int64)
-        time_array = np.array(times, dtype=np.int64)
+        hashes = np.array(index_key_hashes(pairs), dtype=np.int64)
+        self._put_hashes(hashes, np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
+
+    def _put_hashes(self, hashes: Ints, physical_offsets: Ints, store_timestamps: Ints) -> None:
         start = 0
-        while start < len(pairs):
+        while start < len(hashes):
             file = self._file_with_room()
-            end = min(start + file.room, len(pairs))
+            end = min(start + file.room, len(hashes))
             file.reserve(end - start)
-            file.put(hash_array[start:end], offset_array[start:end], time_array[start:end])
+            file.put(hashes[start:end], physical_offsets[start:end], store_timestamps[start:end])
             self._unsynced[file.path] = file
             start = end
 

@@ -7,7 +7,7 @@ import os
 from stratamq.config import FlushMode
 from stratamq.logstore.queries import QUERY_MAX, find_by_key, record_view
 from stratamq.logstore.reader import ReadLimits, offset_by_time, read_queue, store_timestamp_at
-from stratamq.logstore.recovery import Parts
+from stratamq.logstore.redispatch import Parts
 from stratamq.logstore.types import GetResult, GetStatus, QueryResult, QueueKey
 
 

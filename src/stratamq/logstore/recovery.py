@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
 from stratamq.clock import Clock
@@ -28,68 +28,24 @@ from stratamq.errors import BadLength
 from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint, Progress
-from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
-from stratamq.formats.message import RECORD_BYTES_MIN, SYS_INNER_BATCH
+from stratamq.formats.message import RECORD_BYTES_MIN
 from stratamq.logstore import layout
-from stratamq.logstore.batch import IndexRow
+from stratamq.logstore.block_scan import scan_blocks
 from stratamq.logstore.checkpoints import Trust
 from stratamq.logstore.commit_log import CommitLog
-from stratamq.logstore.consume_queue import ConsumeQueue
-from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.index import Index
 from stratamq.logstore.queue_table import QueueTable, name_print
 from stratamq.logstore.reader import store_timestamp_in
-from stratamq.logstore.scan import Scanned, Stop, Walk, corruption, first_store_timestamp, next_good_record
+from stratamq.logstore.redispatch import Parts, Plan, RecoveryReport, Redispatcher
+from stratamq.logstore.scan import Stop, Walk, corruption, first_store_timestamp, next_good_record
 from stratamq.logstore.types import Progress as ReportProgress
 
-_WRITE_EVERY: Final = 100_000
-"""Records dispatched between two writes of the queues, which bounds memory."""
-_REPORT_EVERY: Final = 20_000
+BLOCK_BYTES_MIN: Final = 1 << 20
+"""Commit logs with files below this length are walked record by record only."""
+_ONE_BY_ONE: Final = 500
+"""Records looked at one by one before blocks are tried again."""
 _EVERYTHING: Final = 2**63 - 1
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Parts:
-    """What recovery works on."""
-
-    fs: FileSystem
-    directory: str
-    config: StoreConfig
-    log: CommitLog
-    queues: QueueTable
-    index: Index | None
-    delay_levels: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What recovery found and did."""
-
-    clean: bool = True
-    start: int = 0
-    end: int = 0
-    records: int = 0
-    cut_bytes: int = 0
-    cut_because: str = ""
-    rebuilt_queues: list[str] = field(default_factory=list)
-    last_store_timestamp: int = 0
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Where to begin and what is known."""
-
-    known_good: int
-    """Bytes below this were synced: a bad record there is corruption."""
-    index_from: int
-    """Records below this are in the index."""
-    start: int
-    """Where the walk begins."""
-    verify_from: int
-    """Where it begins to compare checksums."""
-    from_first: bool
-    """The walk begins with the oldest record, so a queue that is empty may begin anywhere."""
 
 
 def load_parts(
@@ -131,15 +87,18 @@ def recover(
     result = RecoveryReport(clean=clean)
     plan = _decide(parts, checkpoint or Checkpoint(), progress, trust, clean=clean)
     result.start = plan.start
-    dispatcher = _Dispatcher(parts, plan, result)
+    dispatcher = Redispatcher(parts, plan, result)
     verify_from = plan.verify_from if parts.config.check_crc_on_recovery else None
-    walk = Walk(parts.log, plan.start, verify_from=verify_from, doubt_from=None if clean else plan.known_good)
+    doubt_from = None if clean else plan.known_good
     total = parts.log.bases[-1] + parts.log.file_bytes - plan.start if parts.log.bases else 0
-    for scanned in walk:
-        dispatcher.add(scanned)
-        if report is not None and result.records % _REPORT_EVERY == 0:
-            report("checking the commit log", scanned.physical_offset - plan.start, total)
-    dispatcher.finish(walk.position)
+    walk = _take_all(
+        parts,
+        dispatcher,
+        plan.start,
+        verify_from=verify_from,
+        doubt_from=doubt_from,
+        report=lambda at: report("checking the commit log", at - plan.start, total) if report is not None else None,
+    )
     _end_log(parts, walk, checkpoint or Checkpoint(), progress, plan, result)
     if dispatcher.broken:
         _rebuild(parts, dispatcher, trust, result, report)
@@ -153,7 +112,48 @@ def recover(
     return result
 
 
-def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, trust: Trust, *, clean: bool) -> _Plan:
+def _take_all(
+    parts: Parts,
+    dispatcher: Redispatcher,
+    start: int,
+    *,
+    verify_from: int | None,
+    doubt_from: int | None,
+    report: Callable[[int], None],
+    stop_at: int | None = None,
+) -> Walk:
+    """Pass 6: dispatch every good record from ``start`` on, by blocks, and one by one where a block ended early.
+
+    Returns the walk that came to the end, which says where and why.
+    """
+    position = start
+    while True:
+        if parts.log.file_bytes >= BLOCK_BYTES_MIN:
+            for block in scan_blocks(
+                parts.log,
+                position,
+                verify_from=verify_from,
+                doubt_from=doubt_from,
+                delay_levels=parts.delay_levels,
+                stop_at=stop_at,
+            ):
+                dispatcher.add_block(block)
+                position = block.end
+                report(position)
+        walk = Walk(parts.log, position, verify_from=verify_from, doubt_from=doubt_from, stop_at=stop_at)
+        for number, scanned in enumerate(walk):
+            dispatcher.add(scanned)
+            if number == _ONE_BY_ONE:
+                report(walk.position)
+                break
+        else:
+            dispatcher.finish(walk.position)
+            return walk
+        position = scanned.physical_offset + scanned.size
+        dispatcher.finish(position)
+
+
+def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, trust: Trust, *, clean: bool) -> Plan:
     """Passes 4 and 5."""
     log = parts.log
     low = log.min_offset
@@ -191,7 +191,7 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, tru
         _logger.warning("consume queues are missing in %s: reading the whole commit log", parts.directory)
         trust.withdraw_queues(low)
         start = low
-    return _Plan(known_good, index_from, start, verify_from, start <= low)
+    return Plan(known_good, index_from, start, verify_from, start <= low)
 
 
 def _store_timestamp_at(log: CommitLog, physical_offset: int) -> int | None:
@@ -252,92 +252,8 @@ def _queues_are_complete(queues: QueueTable, progress: Progress | None, *, clean
     return known == (len(older), sum(map(name_print, older)) & 0xFFFFFFFF)
 
 
-class _Dispatcher:
-    """Puts scanned records into queues and index where they are not yet."""
-
-    def __init__(
-        self, parts: Parts, plan: _Plan, result: RecoveryReport, only: set[ConsumeQueue] | None = None
-    ) -> None:
-        self._parts = parts
-        self._plan = plan
-        self._result = result
-        self._only = only
-        self._touched: dict[ConsumeQueue, None] = {}
-        self._rows: list[IndexRow] = []
-        self._other_topics = _batch_queue_topics(parts)
-        self.broken: dict[ConsumeQueue, None] = {}
-        """Queues that do not fit the log and must be rebuilt."""
-
-    def add(self, scanned: Scanned) -> None:
-        self._result.records += 1
-        self._result.last_store_timestamp = scanned.store_timestamp
-        if scanned.is_queued and not scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._other_topics:
-            queue = self._parts.queues.open(scanned.topic, scanned.queue_id)
-            end = scanned.physical_offset + scanned.size
-            if queue not in self.broken and (self._only is None or queue in self._only):
-                if end > queue.max_physical_offset:
-                    self._dispatch(queue, scanned, end)
-                elif scanned.queue_offset < queue.first_offset:
-                    self.broken[queue] = None  # the queue's first files are gone, the log's are not
-        if self._is_indexed(scanned):
-            self._rows.append(scanned.index_row)
-        if self._result.records % _WRITE_EVERY == 0:
-            self.finish(scanned.physical_offset + scanned.size)
-
-    def _is_indexed(self, scanned: Scanned) -> bool:
-        if self._parts.index is None or self._only is not None:
-            return False
-        return scanned.physical_offset >= self._plan.index_from
-
-    def _dispatch(self, queue: ConsumeQueue, scanned: Scanned, end: int) -> None:
-        offset = scanned.queue_offset
-        if offset != queue.next_offset and not self._align(queue, offset):
-            self.broken[queue] = None
-            return
-        code = unit_tags_code(scanned.topic, scanned.properties, scanned.store_timestamp, self._parts.delay_levels)
-        queue.pending += UNIT.pack(scanned.physical_offset, scanned.size, code)
-        queue.next_offset = offset + 1
-        queue.max_physical_offset = end
-        self._touched[queue] = None
-
-    def _align(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Make the queue's end fit a record that does not follow it. False: the queue must be rebuilt first."""
-        empty = not queue.bases and not queue.pending
-        if self._plan.from_first and empty:
-            queue.begin_at(offset)
-            return True
-        if not self._plan.from_first:
-            return False
-        if offset > queue.next_offset:  # offsets were skipped: keep unit number and queue offset in step
-            queue.pending += PREFILL_UNIT * (offset - queue.next_offset)
-            queue.next_offset = offset
-            return True
-        _logger.warning("queue %s begins anew at %d: the topic was deleted and made again", queue.key, offset)
-        self._write([queue])
-        queue.rewind(offset)
-        self._parts.queues.note_changed(queue)
-        return True
-
-    def finish(self, position: int) -> None:
-        """Write what is collected."""
-        self._write(list(self._touched))
-        self._touched.clear()
-        if self._parts.index is not None and self._only is None:
-            self._parts.index.add(self._rows, position)
-        self._rows = []
-
-    def _write(self, queues: list[ConsumeQueue]) -> None:
-        self._parts.queues.write(queues, self._plan.start, self._result.last_store_timestamp)
-
-
-def _batch_queue_topics(parts: Parts) -> frozenset[str]:
-    """Topics whose queues RocketMQ keeps in another form, which is left alone."""
-    directory = os.path.join(parts.directory, layout.BATCH_CONSUME_QUEUE)
-    return frozenset(parts.fs.list(directory)) if parts.fs.stat(directory) is not None else frozenset()
-
-
 def _end_log(
-    parts: Parts, walk: Walk, checkpoint: Checkpoint, progress: Progress | None, plan: _Plan, result: RecoveryReport
+    parts: Parts, walk: Walk, checkpoint: Checkpoint, progress: Progress | None, plan: Plan, result: RecoveryReport
 ) -> None:
     """Pass 7: where the log ends; what stands behind is made zero."""
     log = parts.log
@@ -374,7 +290,7 @@ def _refuse_lost_records(parts: Parts, stop: Stop, checkpoint: Checkpoint, *, cl
 
 
 def _rebuild(
-    parts: Parts, first: _Dispatcher, trust: Trust, result: RecoveryReport, report: ReportProgress | None
+    parts: Parts, first: Redispatcher, trust: Trust, result: RecoveryReport, report: ReportProgress | None
 ) -> None:
     """Pass 8: queues that did not fit are made anew from the whole log."""
     low = parts.log.min_offset
@@ -384,10 +300,14 @@ def _rebuild(
         queue.destroy()
         parts.queues.note_changed(queue)
         result.rebuilt_queues.append(f"{queue.key.topic}/{queue.key.queue_id}")
-    plan = _Plan(0, _EVERYTHING, low, low, from_first=True)
-    dispatcher = _Dispatcher(parts, plan, RecoveryReport(), set(first.broken))
-    for scanned in Walk(parts.log, low, verify_from=None, stop_at=result.end):
-        dispatcher.add(scanned)
-        if report is not None and scanned.physical_offset % 1024 == 0:
-            report("rebuilding consume queues", scanned.physical_offset - low, result.end - low)
-    dispatcher.finish(result.end)
+    plan = Plan(0, _EVERYTHING, low, low, from_first=True)
+    dispatcher = Redispatcher(parts, plan, RecoveryReport(), set(first.broken))
+    _take_all(
+        parts,
+        dispatcher,
+        low,
+        verify_from=None,
+        doubt_from=None,
+        stop_at=result.end,
+        report=lambda at: report("rebuilding consume queues", at - low, result.end - low) if report else None,
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stratamq.errors import BadLength, BadMagic, ChecksumMismatch, CorruptionError, MisplacedRecord, TruncatedRecord
+from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.formats.message import (
     MAGIC_V1,
     MAGIC_V2,
@@ -148,7 +149,7 @@ def parse_record(view: memoryview, at: int, size: int, topics: dict[bytes, str])
         if not is_topic_name(topic):
             return Flaw("length", topic_at, "a topic name", repr(raw))
         topics[raw] = topic
-    if fields[3] < 0 or fields[5] < 0:
+    if fields[3] < 0 or not 0 <= fields[5] < 2**63 // UNIT_BYTES:
         return Flaw("length", at + 12, "a queue id and a queue offset", f"{fields[3]}, {fields[5]}")
     properties = str(view[topic_at + topic_bytes + 2 : at + size], "utf-8", "replace")
     return Scanned(fields[6], size, topic, fields[3], fields[5], sys_flag, fields[10], properties)

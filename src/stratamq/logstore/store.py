@@ -40,7 +40,8 @@ from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.queries import catch_up
 from stratamq.logstore.queue_table import QueueTable
 from stratamq.logstore.readable import ReadableStore
-from stratamq.logstore.recovery import Parts, RecoveryReport, load_parts, recover
+from stratamq.logstore.recovery import load_parts, recover
+from stratamq.logstore.redispatch import Parts, RecoveryReport
 from stratamq.logstore.types import (
     Appended,
     Arrival,

@@ -28,6 +28,15 @@ from tests.unit.logstore.stores import FOREVER, abandon, bodies, contents, messa
 FILE = 4096
 
 
+@pytest.fixture(autouse=True, params=["by blocks", "one by one"])
+def _both_ways(request, monkeypatch):
+    """Recovery reads large files by blocks and small ones record by record: here it reads the same files both ways."""
+    if request.param == "by blocks":
+        monkeypatch.setattr("stratamq.logstore.recovery.BLOCK_BYTES_MIN", 0)
+        monkeypatch.setattr("stratamq.logstore.recovery._ONE_BY_ONE", 3)
+        monkeypatch.setattr("stratamq.logstore.block_scan.BLOCK_ROWS", 7)
+
+
 def filled(tmp_path, count=60, *, close=True, **config):
     """A store with ``count`` messages in three queues over some files; closed, or dropped as by a kill."""
     clock = ManualClock()

@@ -43,6 +43,13 @@ class Golden:
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
+@pytest.fixture(autouse=True, params=["by blocks", "one by one"])
+def _both_ways(request, monkeypatch):
+    """See test_recovery."""
+    if request.param == "by blocks":
+        monkeypatch.setattr("stratamq.logstore.recovery.BLOCK_BYTES_MIN", 0)
+
+
 @pytest.fixture(params=STORES)
 def golden(request, tmp_path):
     return Golden(request.param, tmp_path)
