@@ -11,8 +11,8 @@ from typing import Any
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore.check import check_store
 from stratamq.logstore.findings import Severity
-from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, Row
-from tests.interop.rocketmq_java.targets import Target, wait_until
+from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketServer, Row
+from tests.interop.rocketmq_java.targets import StrataServer, wait_until
 
 SUBSCRIPTION_GROUP_NOT_EXIST = 26
 NO_MESSAGE = 208
@@ -24,6 +24,7 @@ TOPICS = ("Orders", "Clicks", "Batches", "Large")
 _ADDED_BY_CLIENT = ("MIN_OFFSET", "MAX_OFFSET")
 
 Place = tuple[str, int, int]
+Broker = StrataServer | RocketServer
 
 
 def mixed(count: int, label: str) -> list[Row]:
@@ -186,7 +187,7 @@ def start_load(java: JavaClient, namesrv: str, topic: str, count: int, *, label:
     return java.submit("producer.send", id=id, mode="async", messages=load)
 
 
-def kill_under_load(java: JavaClient, broker: Target, topic: str, *, label: str, count: int = 4_000) -> list[Row]:
+def kill_under_load(java: JavaClient, broker: Broker, topic: str, *, label: str, count: int = 4_000) -> list[Row]:
     """Kill -9 ``broker`` once part of a load is in; returns the sends it had acknowledged by then."""
     pending = start_load(java, broker.namesrv, topic, count, label=label)
     watch = f"watch-{label}"

@@ -20,10 +20,11 @@ from stratamq.formats.message import encode_host
 from stratamq.logstore.store import LogStore
 from tests.interop.cpp_world import Client, without_client
 from tests.interop.rocketmq_java.runner import JavaClient, RocketServer
-from tests.interop.rocketmq_java.targets import StrataServer, Target, file_sizes, need_java
+from tests.interop.rocketmq_java.targets import StrataServer, file_sizes, need_java, wait_until
 from tests.interop.stores import (
     QUEUES,
     TOPICS,
+    Broker,
     assert_acknowledged,
     assert_config_kept,
     assert_same,
@@ -39,7 +40,6 @@ from tests.interop.stores import (
     place,
     pull_topics,
     stored,
-    wait_until,
     write_mix,
 )
 
@@ -84,7 +84,8 @@ class Brokers:
 
     def kill(self) -> None:
         """Kill all of them."""
-        for broker in (self.ours, *self.theirs.values()):
+        self.ours.kill()
+        for broker in self.theirs.values():
             broker.kill()
 
 
@@ -247,7 +248,7 @@ def cpp_message(how: str, number: int) -> dict[str, Any]:
     return {"body": body, "tags": f"T{number % 3}", "keys": f"{how}-{number}", "properties": properties, "key": number}
 
 
-def produce(brokers: Brokers, broker: Target, messages: list[dict[str, Any]], *, how: str = "sync") -> None:
+def produce(brokers: Brokers, broker: Broker, messages: list[dict[str, Any]], *, how: str = "sync") -> None:
     """Send messages to the topic ``Cpp`` through the C++ client."""
     sender = Client(brokers.folder, "produce", namesrv=broker.namesrv, topic="Cpp", how=how, messages=messages)
     sender.wait_until(lambda: any("done" in line for line in sender.lines), f"sending {how}")
