@@ -16,6 +16,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from stratamq.config import FlushMode
@@ -118,16 +119,11 @@ class GroupCommitter:
             self._loop.call_soon(self._end_turn)
         self._turn.append(_Waiting(done, appended, not messages or messages[0].wait_for_sync))
 
-    async def append(self, message: Message) -> PutResult:
-        """Store one message and wait for the outcome; for embedded use."""
+    def append(self, message: Message) -> asyncio.Future[PutResult]:
+        """Store one message; await what is returned for the outcome. For embedded use."""
         future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
-
-        def done(result: PutResult) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        self.put((message,), done)
-        return await future
+        self.put((message,), partial(_resolve, future))
+        return future
 
     def _end_turn(self) -> None:
         """Commit what this turn of the loop brought."""
@@ -303,6 +299,12 @@ def _status_of(error: StoreError | FlowControlled) -> PutStatus:
     if isinstance(error, MessageRefused):
         return PutStatus.PROPERTIES_SIZE_EXCEEDED if error.field == "properties" else PutStatus.MESSAGE_ILLEGAL
     return PutStatus.OS_PAGE_CACHE_BUSY if isinstance(error, FlowControlled) else PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def _resolve(future: asyncio.Future[PutResult], result: PutResult) -> None:
+    """Give who awaits the outcome, unless nobody does any more."""
+    if not future.done():
+        future.set_result(result)
 
 
 _Done = Callable[[BaseException | None], None]
