@@ -163,8 +163,8 @@ class Server:
             self.settings.data_dir,
         )
 
-    def _bind(self, port: int, flag: str) -> Any:
-        sock = bind(self.settings.server.host, port, flag)
+    def _bind(self, port: int, flag: str, *, listen: bool = False) -> Any:
+        sock = bind(self.settings.server.host, port, flag, listen=listen)
         self._stack.callback(sock.close)
         return sock
 
@@ -173,7 +173,7 @@ class Server:
         if port < 0:
             return None
         try:
-            return self._bind(port, "--amqp-port")
+            return self._bind(port, "--amqp-port", listen=True)
         except PortUnusable as error:
             if port != ServerConfig().amqp_port or error.cause.errno != errno.EADDRINUSE:
                 raise

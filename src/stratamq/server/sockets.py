@@ -33,13 +33,19 @@ class PortUnusable(StrataError):
         return f"cannot listen on {self.host}:{self.port} ({self.flag}): {self.cause.strerror or self.cause}"
 
 
-def bind(host: str, port: int, flag: str) -> socket.socket:
-    """A TCP socket that holds a port but does not listen yet. Raises PortUnusable."""
+def bind(host: str, port: int, flag: str, *, listen: bool = False) -> socket.socket:
+    """A TCP socket that holds a port but does not listen yet. Raises PortUnusable.
+
+    Two programs may both bind a port on which neither listens, and the later one then fails to listen. ``listen``
+    settles that here, for a port that the caller can do without; connections wait until somebody accepts them.
+    """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind((host, port))
+        if listen:
+            sock.listen()
     except OSError as error:
         sock.close()
         raise PortUnusable(host, port, flag, error) from error
