@@ -10,11 +10,12 @@ offset size field
 16     8    index_msg_timestamp: end time of the newest index file that is on disk
 24     8    master_flushed_offset: on a slave, how far its master had synced
 32     8    confirm_physical_offset: since RocketMQ 5.1.1
+40     24   RocketMQ 5.5 keeps one more position at 40; kept at 0 here, which it takes
 64     60   StrataMQ's own positions, see `Progress`
 ====== ==== ==========================================================================================
 
-RocketMQ writes the first 40 bytes only and leaves the rest as it is. StrataMQ's positions carry a checksum over those 40
-bytes too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
+RocketMQ writes its fields only and leaves the rest as it is. StrataMQ's positions carry a checksum over all 64 bytes before
+them too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
 
 Source: docs/formats/checkpoint.md; apache/rocketmq store/.../StoreCheckpoint.java.
 """
@@ -43,7 +44,7 @@ class Progress(NamedTuple):
     """How far StrataMQ brought each part to the disk, as exact positions. At byte 64, big-endian:
 
     magic ``STRATAMQ`` | version i32 = 1 | log_synced i64 | queues_synced i64 | index_synced i64 | index_file i64 |
-    index_count i32 | queue_count i32 | queues_fingerprint u32 | CRC-32 u32 over bytes 0-39 and all of this before it
+    index_count i32 | queue_count i32 | queues_fingerprint u32 | CRC-32 u32 over everything before it, RocketMQ's fields included
     """
 
     log_synced: int
@@ -94,9 +95,8 @@ def encode_checkpoint(checkpoint: Checkpoint, progress: Progress | None = None) 
     )
     if progress is None:
         return head.ljust(CHECKPOINT_BYTES, b"\0")
-    own = _PROGRESS.pack(PROGRESS_MAGIC, _PROGRESS_VERSION, *progress)
-    crc = _CRC.pack(zlib.crc32(own, zlib.crc32(head)))
-    return (head.ljust(PROGRESS_AT, b"\0") + own + crc).ljust(CHECKPOINT_BYTES, b"\0")
+    covered = head.ljust(PROGRESS_AT, b"\0") + _PROGRESS.pack(PROGRESS_MAGIC, _PROGRESS_VERSION, *progress)
+    return (covered + _CRC.pack(zlib.crc32(covered))).ljust(CHECKPOINT_BYTES, b"\0")
 
 
 def decode_checkpoint(data: Buffer) -> Checkpoint:
@@ -120,5 +120,5 @@ def decode_progress(data: Buffer) -> Progress | None:
     if magic != PROGRESS_MAGIC or version != _PROGRESS_VERSION:
         return None
     with memoryview(data) as view:
-        crc = zlib.crc32(view[PROGRESS_AT:crc_at], zlib.crc32(view[: _FIELDS.size]))
+        crc = zlib.crc32(view[:crc_at])
     return Progress(*fields) if crc == _CRC.unpack_from(data, crc_at)[0] else None

@@ -80,9 +80,9 @@ def test_positions_count_only_while_nobody_else_changed_the_checkpoint():
     assert decode_progress(data) == PROGRESS
     assert decode_progress(encode_checkpoint(FIELDS)) is None
     assert decode_progress(data[:100]) is None
-    for at in (*range(40), *range(64, 124)):
+    for at in range(124):  # RocketMQ 5.5 has a field at 40, and may get more
         assert decode_progress(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None, at
-    assert decode_progress(data[:50] + b"x" + data[51:]) == PROGRESS  # room for fields RocketMQ may add
+    assert decode_progress(data[:124] + b"x" + data[125:]) == PROGRESS
 
 
 # --- index ---
