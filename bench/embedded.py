@@ -150,7 +150,7 @@ def ours_async(size: int) -> float:
         started = synced_at = time.perf_counter()
         syncing = None
         for first in range(0, count, BATCH):
-            store.append([message(body, number) for number in range(first, first + BATCH)])
+            store.append_many(message(b"", first // BATCH), [body] * BATCH)
             token = store.commit()
             if syncing is not None and syncing[0].done():
                 store.synced(syncing[1])

@@ -8,7 +8,7 @@ queue carries its topic's bytes, the record head is one struct call.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from stratamq.clock import Clock
@@ -55,11 +55,11 @@ class Batch:
     ) -> None:
         self._wall_ms = clock.wall_ms
         self._queues = queues
-        self._delay_levels = delay_levels
-        self._file_bytes = config.commit_log_file_bytes
-        self._body_bytes_max = config.message_body_bytes_max
+        self.delay_levels = delay_levels
+        self.file_bytes = config.commit_log_file_bytes
+        self.body_bytes_max = config.message_body_bytes_max
         self._batch_bytes_max = config.pending_bytes_max
-        self._index_enabled = config.index_enabled
+        self.index_enabled = config.index_enabled
         self.set_store_host(store_host)
         self.last_store_timestamp = 0
         self.begin(0)
@@ -105,32 +105,62 @@ class Batch:
             prepared = [self._prepare(message) for message in messages]
             total = sum([entry[4] for entry in prepared])
         position = self.position
-        room = self._file_bytes - position % self._file_bytes
+        room = self.file_bytes - position % self.file_bytes
         if total + BLANK_BYTES > room or position - self.start + total > self._batch_bytes_max:
             self._make_room(total, room)
+        now = self._now()
+        return [self._add(entry, now) for entry in prepared]
+
+    def _now(self) -> int:
+        """Store time of what is appended now."""
         now: int = self._wall_ms()
         last = self.last_store_timestamp
         if now != last:
             if last - CLOCK_STEP_MS < now < last:
-                now = last
+                return last
             self.last_store_timestamp = now
-        return [self._add(entry, now) for entry in prepared]
+        return now
 
-    def _make_room(self, total: int, room: int) -> None:
-        """Go on to the next file when ``total`` bytes do not fit into the ``room`` left in this one; or refuse."""
-        if total + BLANK_BYTES > self._file_bytes:
-            longest = self._file_bytes - BLANK_BYTES
-            raise MessageRefused("record size", f"{total} bytes", f"at most {longest} bytes")
-        rolls = total + BLANK_BYTES > room
-        if self.size and self.size + total + (room if rolls else 0) > self._batch_bytes_max:
+    # --- for `bulk_append` ---
+
+    def queue_of(self, message: Message) -> ConsumeQueue:
+        """The queue that a message belongs to. Raises MessageRefused."""
+        queue = self._queues.get((message.topic, message.queue_id))
+        return self._new_queue(message) if queue is None else queue
+
+    def begin_call(self, total: int) -> int:
+        """Make sure that so many bytes may be collected. Returns their store time. Raises FlowControlled."""
+        self._check_size(total)
+        return self._now()
+
+    def add_parts(self, parts: Iterable[Buffer], size: int) -> None:
+        """Add pieces of records, ``size`` bytes together, which fit into the file."""
+        self._parts += parts
+        self.position += size
+
+    def roll(self) -> None:
+        """End the file with a blank record; what follows goes to the next."""
+        room = self.file_bytes - self.position % self.file_bytes
+        self._parts.append(encode_blank(room))
+        self.position += room
+        self._parts = []
+        self.segments.append(Segment(self.position, self._parts))
+
+    def _check_size(self, more: int) -> None:
+        if self.size and self.size + more > self._batch_bytes_max:
             raise FlowControlled(
                 f"{self.size} bytes wait for commit(), which is as much as pending_bytes_max allows; commit first"
             )
+
+    def _make_room(self, total: int, room: int) -> None:
+        """Go on to the next file when ``total`` bytes do not fit into the ``room`` left in this one; or refuse."""
+        if total + BLANK_BYTES > self.file_bytes:
+            longest = self.file_bytes - BLANK_BYTES
+            raise MessageRefused("record size", f"{total} bytes", f"at most {longest} bytes")
+        rolls = total + BLANK_BYTES > room
+        self._check_size(total + (room if rolls else 0))
         if rolls:
-            self._parts.append(encode_blank(room))
-            self.position += room
-            self._parts = []
-            self.segments.append(Segment(self.position, self._parts))
+            self.roll()
 
     def _prepare(self, message: Message) -> _Prepared:
         """Check a message and take copies of what its caller could change."""
@@ -148,8 +178,8 @@ class Batch:
         if properties_bytes > PROPERTIES_BYTES_MAX:
             raise MessageRefused("properties", f"{properties_bytes} bytes", f"at most {PROPERTIES_BYTES_MAX} bytes")
         body_bytes = len(body)
-        if body_bytes > self._body_bytes_max:
-            raise MessageRefused("body", f"{body_bytes} bytes", f"at most {self._body_bytes_max} bytes")
+        if body_bytes > self.body_bytes_max:
+            raise MessageRefused("body", f"{body_bytes} bytes", f"at most {self.body_bytes_max} bytes")
         size = self._fixed_bytes + body_bytes + queue.topic_bytes + properties_bytes
         if len(message.born_host) != 8:
             size += 12
@@ -176,7 +206,7 @@ class Batch:
                 queue.batch_start = queue_offset
                 self.touched.append(queue)
             queue.next_offset = queue_offset + 1
-            code = unit_tags_code(message.topic, message.properties, now, self._delay_levels)
+            code = unit_tags_code(message.topic, message.properties, now, self.delay_levels)
             queue.pending += UNIT.pack(position, size, code)
             queue.codes.append(code)
         born_host = message.born_host
@@ -205,7 +235,7 @@ class Batch:
             body,
             tail,
         )
-        if self._index_enabled:
+        if self.index_enabled:
             self.index_rows.append((message.topic, message.properties, position, now, sys_flag))
         self.position = position + size
         return Appended(position, size, queue_offset, now)

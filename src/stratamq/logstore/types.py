@@ -57,6 +57,15 @@ class Appended(NamedTuple):
     store_timestamp: int
 
 
+class AppendedMany(NamedTuple):
+    """Where many messages of one queue went: they follow each other in the queue, from these offsets on."""
+
+    physical_offset: int
+    queue_offset: int
+    message_count: int
+    store_timestamp: int
+
+
 class PutResult(NamedTuple):
     """Answer to one put (one message or one batch). ``appended`` is empty when nothing was stored."""
 
