@@ -6,7 +6,7 @@ Source: apache/rocketmq broker/.../AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Final
 
 from stratamq import __version__
 from stratamq.broker.broker import Broker
@@ -16,6 +16,8 @@ from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
+
+_REQUEST_QUEUES: Final = ("send", "pull", "litePull", "query", "ack")
 
 
 class AdminRequests:
@@ -85,5 +87,8 @@ def runtime_table(broker: Broker) -> dict[str, str]:
         "runtime": f"{seconds} s",
         "dispatchBehindBytes": 0,
         "pageCacheLockTimeMills": 0,
+        # What mqadmin's clusterList shows as load. A request is worked on in the turn it arrives in: none waits.
+        **{f"{kind}ThreadPoolQueueSize": 0 for kind in _REQUEST_QUEUES},
+        **{f"{kind}ThreadPoolQueueHeadWaitTimeMills": 0 for kind in _REQUEST_QUEUES},
     }
     return {name: property_text(value) for name, value in table.items()}
