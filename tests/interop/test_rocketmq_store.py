@@ -19,7 +19,7 @@ from stratamq.config import StoreConfig
 from stratamq.formats.message import encode_host
 from stratamq.logstore.store import LogStore
 from tests.interop.cpp_world import Client, without_client
-from tests.interop.rocketmq_java.runner import JavaClient, RocketServer
+from tests.interop.rocketmq_java.runner import JavaClient, RocketServer, body_of
 from tests.interop.rocketmq_java.targets import StrataServer, file_sizes, need_java, wait_until
 from tests.interop.stores import (
     QUEUES,
@@ -36,6 +36,7 @@ from tests.interop.stores import (
     digest_tree,
     ends,
     found_by_key,
+    has_route,
     kill_under_load,
     place,
     pull_topics,
@@ -197,6 +198,43 @@ def test_rocketmq_serves_a_store_that_stratamq_was_killed_over(java: JavaClient,
     java.stop("killed-4")
     ours.stop()
     assert_whole(brokers.store)
+
+
+def test_a_delayed_message_is_delivered_by_the_broker_that_comes_next(java: JavaClient, brokers: Brokers) -> None:
+    ours, theirs = brokers.ours.start(), brokers.rocketmq()
+    send_delayed(java, ours.namesrv, "by StrataMQ")
+    assert delivered(java, ours.namesrv, "delay-1") == set()
+    ours.stop()
+    assert_whole(brokers.store)
+    theirs.start()
+    wait_until("its delivery", lambda: delivered(java, theirs.namesrv, "delay-2") == {"by StrataMQ"})
+    send_delayed(java, theirs.namesrv, "by RocketMQ")
+    theirs.kill()
+    ours.start()
+    # The first one may come again: RocketMQ was killed before it wrote down how far it was.
+    wait_until("its delivery", lambda: delivered(java, ours.namesrv, "delay-3") == {"by StrataMQ", "by RocketMQ"})
+    ours.stop()
+    assert_whole(brokers.store)
+
+
+def send_delayed(java: JavaClient, namesrv: str, text: str) -> None:
+    """Send a message that is due in five seconds."""
+    id = f"delayer-{text[3:]}"
+    java.producer(namesrv, id=id, group="writers", retries=0)
+    if not delivered(java, namesrv, f"{id}-look"):
+        stored(java.send([{"topic": "Later", "text": "not delayed"}], id=id))
+    stored(java.send([{"topic": "Later", "text": text, "keys": text[3:], "delay": 2}], id=id))
+    java.stop(id)
+
+
+def delivered(java: JavaClient, namesrv: str, id: str) -> set[str]:
+    """Bodies of the delayed messages that can be pulled."""
+    java.puller(namesrv, id=id, group="delay-readers")
+    try:
+        rows = java.pull_all("Later", id=id) if has_route(java, id, "Later") else []
+    finally:
+        java.stop(id)
+    return {(body_of(row) or b"").decode() for row in rows} - {"not delayed"}
 
 
 @without_client
