@@ -50,7 +50,7 @@ def records(draw):
         "properties": draw(TEXT).encode()[:32767],
         "queue_id": draw(st.integers(0, 2**31 - 1)),
         "flag": draw(I32),
-        "queue_offset": draw(NATURAL64),
+        "queue_offset": draw(st.integers(0, 2**63 // 20 - 1)),
         "physical_offset": draw(NATURAL64),
         "sys_flag": draw(SYS_FLAGS),
         "born_timestamp": draw(I64),

@@ -235,13 +235,15 @@ class CommitLog:
 def zero_file_from(fs: FileSystem, fd: int, position: int, file_bytes: int) -> int:
     """Overwrite with zeros what is not zero from ``position`` to the end. Returns how many bytes were rewritten."""
     cleaned = 0
+    length = BLOCK_BYTES
     at = fs.next_data(fd, position) if position < file_bytes else None
     while at is not None and at < file_bytes:
-        length = min(len(_ZEROS), file_bytes - at)
-        data = fs.read(fd, length, at)
+        # From block to block at first: mostly little stands there, and reading on would be reading a hole.
+        end = min(at - at % BLOCK_BYTES + length, file_bytes)
+        data = fs.read(fd, end - at, at)
         if data != _ZEROS[: len(data)]:
             fs.write(fd, [_ZEROS[: len(data)]], at)
             cleaned += len(data)
-        at += length
-        at = fs.next_data(fd, at) if at < file_bytes else None
+        at = fs.next_data(fd, end) if end < file_bytes else None
+        length = min(2 * length, len(_ZEROS)) if at == end else BLOCK_BYTES
     return cleaned
