@@ -14,8 +14,8 @@ offset size field
 64     60   StrataMQ's own positions, see `Progress`
 ====== ==== ==========================================================================================
 
-RocketMQ writes its fields only and leaves the rest as it is. StrataMQ's positions carry a checksum over all 64 bytes before
-them too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
+RocketMQ writes its fields only and leaves the rest as it is. StrataMQ's positions carry a checksum over all 64 bytes
+before them too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
 
 Source: docs/formats/checkpoint.md; apache/rocketmq store/.../StoreCheckpoint.java.
 """
@@ -44,7 +44,8 @@ class Progress(NamedTuple):
     """How far StrataMQ brought each part to the disk, as exact positions. At byte 64, big-endian:
 
     magic ``STRATAMQ`` | version i32 = 1 | log_synced i64 | queues_synced i64 | index_synced i64 | index_file i64 |
-    index_count i32 | queue_count i32 | queues_fingerprint u32 | CRC-32 u32 over everything before it, RocketMQ's fields included
+    index_count i32 | queue_count i32 | queues_fingerprint u32 | CRC-32 u32 over everything before it, RocketMQ's
+    fields included
     """
 
     log_synced: int
