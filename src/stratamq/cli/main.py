@@ -31,7 +31,9 @@ class Lazy(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Lazy("stratamq.cli.serve:serve", "Run a broker with its name server."),
-    "store": Lazy("stratamq.cli.store:store", "Look into a store directory: inspect, check, dump, query."),
+    "store": Lazy(
+        "stratamq.cli.store:store", "Look into a store: inspect, check, dump, query; keep it small: clean, forecast."
+    ),
     "pipeline": Lazy("stratamq.cli.pipeline:pipeline", "Bulk work on a store directory, done by Spark."),
 }
 
