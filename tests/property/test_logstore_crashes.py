@@ -108,10 +108,13 @@ class Lives:
                 shutil.rmtree(self.directory / victim)
 
 
-@pytest.fixture(autouse=True, params=["by blocks", "one by one"])
+@pytest.fixture(autouse=True, params=["large", "small"])
 def _both_ways(request, monkeypatch):
-    """Recovery reads large files by blocks and small ones record by record: here it reads the same files both ways."""
-    if request.param == "by blocks":
+    """Large stores read their log by blocks in recovery and let queue units wait in memory: small ones here do too."""
+    if request.param == "large":
+        monkeypatch.setattr("stratamq.logstore.store.WRITE_AT_ONCE_MAX", 0)
+        monkeypatch.setattr("stratamq.logstore.store.WAITING_UNITS_MAX", 20)
+        monkeypatch.setattr("stratamq.logstore.queue_table.SYNC_FILES_MAX", 3)
         monkeypatch.setattr("stratamq.logstore.recovery.BLOCK_BYTES_MIN", 0)
         monkeypatch.setattr("stratamq.logstore.recovery._ONE_BY_ONE", 3)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from stratamq.errors import StrayFile
@@ -141,8 +142,8 @@ def checkpoint_token(
     position, timestamp = flushed, flushed_timestamp
     for dirty_position, dirty_timestamp in queues.dirty.values():
         position, timestamp = min(position, dirty_position), min(timestamp, dirty_timestamp - 1)
-    if queues.unwritten:
-        position, timestamp = min(position, queues.unwritten_from), 0
+    for waiting_position, waiting_timestamp in islice(queues.waiting.values(), 1):  # the oldest come first
+        position, timestamp = min(position, waiting_position), min(timestamp, waiting_timestamp - 1)
     index_position, name, count, index_timestamp = flushed, 0, 0, 0
     if index is not None:
         index_work = index.take_sync_work()

@@ -1,8 +1,9 @@
 """One consume queue: 20-byte units that say where the messages of one queue lie in the commit log.
 
-Units are collected in memory during a batch and written with one write per file. The queue knows four ends, which
-follow each other: ``next_offset`` (assigned) >= ``written_offset`` (in the file) >= ``visible_offset`` (what consumers
-may see) >= ``min_offset`` (the oldest whose record still exists).
+Units are collected in memory and go to the file many at a time; reading takes them from either place. The queue knows
+its ends, which follow each other: ``next_offset`` (assigned) >= ``written_offset`` (its records are in the log) >=
+``visible_offset`` (what consumers may see) >= ``min_offset`` (the oldest whose record still exists). ``filed_offset``,
+up to which units are in the file, lies anywhere below ``written_offset``.
 
 Derived data: what stands here can be rebuilt from the commit log.
 """
@@ -41,6 +42,7 @@ class ConsumeQueue:
         "codes",
         "directory",
         "file_bytes",
+        "filed_offset",
         "is_scheduled",
         "key",
         "magic",
@@ -70,15 +72,16 @@ class ConsumeQueue:
         self._handles = handles
         start = bases[0] // UNIT_BYTES if bases else 0
         self.min_offset = self.visible_offset = self.written_offset = self.next_offset = start
+        self.filed_offset = start
         self._first_physical_offset = UNKNOWN
         self.max_physical_offset = -1
         """End of the last record that has a unit; -1 when there is none."""
         self._tail_base = -1
         self._tail_path = ""
         self.pending = bytearray()
-        """Units from ``written_offset`` on that are not in a file yet."""
+        """Units from ``filed_offset`` to ``next_offset``."""
         self.codes: list[int] = []
-        """Tags codes of the pending units."""
+        """Tags codes of the batch that is being collected."""
         self.batch_start = -1
         """``next_offset`` before the batch that is being collected; -1 when the batch has nothing for this queue."""
 
@@ -90,34 +93,45 @@ class ConsumeQueue:
     def first_physical_offset(self) -> int:
         """Where the record of the queue's oldest written unit begins; `UNKNOWN` while nothing is written."""
         if self._first_physical_offset == UNKNOWN and self.bases:
-            first = self.first_offset_where(lambda unit: not unit.is_prefill, self.first_offset, self.written_offset)
+            first = self.first_offset_where(lambda unit: not unit.is_prefill, self.first_offset, self.filed_offset)
             unit = self.unit(first)
             if unit is not None and unit.is_valid:
                 self._first_physical_offset = unit.physical_offset
         return self._first_physical_offset
 
+    def end_batch(self, physical_offset: int) -> list[int]:
+        """The batch is in the log, which now ends at ``physical_offset``. Returns the tags codes of its messages."""
+        self.written_offset = self.next_offset
+        self.batch_start = -1
+        self.max_physical_offset = physical_offset
+        codes, self.codes = self.codes, []
+        return codes
+
     def write_pending(self) -> list[str]:
-        """Write the pending units to their files. Returns the paths of the files touched.
+        """Write the pending units, those of a batch not yet in the log excepted. Returns the paths of the files
+        touched.
 
         Raises OSError; what was not written stays pending, and calling again goes on where it stopped.
         """
         touched = []
-        while self.pending:
-            start = self.written_offset * UNIT_BYTES
+        end = self.next_offset if self.batch_start < 0 else self.batch_start
+        while self.filed_offset < end:
+            start = self.filed_offset * UNIT_BYTES
             position = start % self.file_bytes
             if start - position != self._tail_base:
                 self._tail_base = start - position
                 self._tail_path = self.path_of(self._tail_base)
             fd = self._file_for(self._tail_base, self._tail_path, position)
-            room = self.file_bytes - position
-            chunk = self.pending if len(self.pending) <= room else self.pending[:room]
+            size = min((end - self.filed_offset) * UNIT_BYTES, self.file_bytes - position)
+            chunk = self.pending if size == len(self.pending) else self.pending[:size]
             self._fs.write(fd, (chunk,), position)
             touched.append(self._tail_path)
-            self.written_offset += len(chunk) // UNIT_BYTES
+            self.filed_offset += size // UNIT_BYTES
             if chunk is self.pending:
                 self.pending = bytearray()
             else:
-                del self.pending[:room]
+                del self.pending[:size]
+        self.written_offset = max(self.written_offset, self.filed_offset)
         return touched
 
     def _file_for(self, base: int, path: str, position: int) -> int:
@@ -128,8 +142,6 @@ class ConsumeQueue:
         fd = self._handles.create(path, self.file_bytes)
         if not self.bases and position:
             self._fs.write(fd, [PREFILL_UNIT * (position // UNIT_BYTES)], 0)
-        if not self.bases:
-            self.min_offset = self.written_offset
         self.bases.append(base)
         return fd
 
@@ -143,15 +155,18 @@ class ConsumeQueue:
         self.batch_start = -1
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Up to ``count`` units from ``offset`` on, as bytes; not beyond the file they begin in nor what is written."""
-        count = min(count, self.written_offset - offset)
+        """Up to ``count`` units from ``offset`` on; at most to the end of their file, or of what is written."""
         start = offset * UNIT_BYTES
         position = start % self.file_bytes
+        count = min(count, self.written_offset - offset, (self.file_bytes - position) // UNIT_BYTES)
+        if offset >= self.filed_offset:
+            at = (offset - self.filed_offset) * UNIT_BYTES
+            return bytes(self.pending[at : at + count * UNIT_BYTES]) if count > 0 else b""
+        count = min(count, self.filed_offset - offset)
         base = start - position
         if count <= 0 or not self.bases or base < self.bases[0]:
             return b""
-        length = min(count * UNIT_BYTES, self.file_bytes - position)
-        return self._fs.read(self._handles.get(self.path_of(base)), length, position)
+        return self._fs.read(self._handles.get(self.path_of(base)), count * UNIT_BYTES, position)
 
     def unit(self, offset: int) -> Unit | None:
         """The unit at ``offset``; None when it is not written."""
@@ -192,7 +207,7 @@ class ConsumeQueue:
         """
         if not self.bases:
             return False
-        self.written_offset = (self.bases[-1] + self.file_bytes) // UNIT_BYTES
+        self.written_offset = self.filed_offset = (self.bases[-1] + self.file_bytes) // UNIT_BYTES
         end = self._find_end(physical_offset)
         base = end * UNIT_BYTES - end * UNIT_BYTES % self.file_bytes
         changed = False
@@ -224,7 +239,7 @@ class ConsumeQueue:
 
     def set_end(self, end: int) -> None:
         """The queue ends at unit ``end``: all that is written is assigned and visible."""
-        self.written_offset = self.next_offset = self.visible_offset = end
+        self.filed_offset = self.written_offset = self.next_offset = self.visible_offset = end
         self.min_offset = min(self.min_offset, end)
         last = self.unit(end - 1) if self.bases and end > self.bases[0] // UNIT_BYTES else None
         known = last is not None and last.is_valid and not last.is_prefill
@@ -259,12 +274,12 @@ class ConsumeQueue:
         self.batch_start = -1
         self.max_physical_offset = -1
         self._first_physical_offset = UNKNOWN
-        self.min_offset = self.visible_offset = self.written_offset = self.next_offset = 0
+        self.begin_at(0)
 
     @property
     def first_offset(self) -> int:
         """Offset of the first unit that the files hold."""
-        return self.bases[0] // UNIT_BYTES if self.bases else self.written_offset
+        return self.bases[0] // UNIT_BYTES if self.bases else self.filed_offset
 
     def rewind(self, offset: int) -> None:
         """Drop all units from ``offset`` on; there must be none pending."""
@@ -285,3 +300,4 @@ class ConsumeQueue:
     def begin_at(self, offset: int) -> None:
         """An empty queue begins at ``offset``: what was before is gone (its file is prefilled up to there)."""
         self.min_offset = self.visible_offset = self.written_offset = self.next_offset = offset
+        self.filed_offset = offset

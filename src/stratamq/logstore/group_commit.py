@@ -259,8 +259,6 @@ class GroupCommitter:
         """Sync queues and index and write the checkpoint now. Raises StoreFailed."""
         assert self._loop is not None
         assert self._checkpoint_thread is not None
-        if self.store.has_waiting_units and not self._turn:
-            self._end_turn()  # nothing was put, but the store tries again to write what found no room
         token = self.store.begin_checkpoint()
         ended: asyncio.Future[None] = self._loop.create_future()
 

@@ -1,10 +1,16 @@
-"""All consume queues of a store: found by (topic, queue id), written per batch, synced a bounded number at a time."""
+"""All consume queues of a store: found by (topic, queue id), written and synced a bounded number at a time.
+
+A batch that touches a few queues writes their units at once. One that touches many leaves them in memory, where readers
+find them, until the checkpoint round or until many wait: so a thousand messages for a thousand queues cost no thousand
+writes. What a crash takes is made again from the log.
+"""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from stratamq.files.filesystem import FileSystem
@@ -27,17 +33,15 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         self.file_bytes = file_bytes
         self._fs = fs
         self._handles = handles
-        self.unwritten: list[ConsumeQueue] = []
-        """Queues with pending units that could not be written for lack of space."""
-        self.unwritten_from = 0
-        """While there are such queues: no unit of a record below this physical offset is missing."""
+        self.waiting: dict[ConsumeQueue, tuple[int, int]] = {}
+        """Queues with units in memory only, oldest first: place and store time of the first such record."""
+        self.waiting_units = 0
         self._unsettled: list[ConsumeQueue] = []
         self._settled_count = 0
         self._settled_print = 0
         self.dirty: dict[str, tuple[int, int]] = {}
         """Files with unsynced units, oldest first: path -> (physical offset, store time) of the first such record."""
         self._new_directories: dict[str, None] = {}
-        self._kept_arrivals: list[Arrival] = []
 
     def load(self) -> None:
         """Find the queues on disk; their ends are not looked for yet. Raises StrayFile, BadLength."""
@@ -71,22 +75,47 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         self._unsettled.append(queue)
         return queue
 
-    def write(self, queues: Iterable[ConsumeQueue], physical_offset: int, store_timestamp: int) -> list[Arrival]:
+    def commit(self, queues: Iterable[ConsumeQueue], start: int, end: int, store_timestamp: int) -> list[Arrival]:
+        """A batch with messages of ``queues`` is in the log, from ``start`` to ``end``. Its units wait in memory."""
+        arrivals = []
+        waiting = self.waiting
+        for queue in queues:
+            codes = queue.end_batch(end)
+            self.waiting_units += len(codes)
+            if queue not in waiting:
+                waiting[queue] = (start, store_timestamp)
+            arrivals.append(Arrival(queue.key, queue.next_offset, codes))
+        return arrivals
+
+    def oldest_waiting(self, queues_max: int) -> list[ConsumeQueue]:
+        """The queues whose units wait longest."""
+        return list(islice(self.waiting, queues_max))
+
+    def write_waiting(self, queues: Sequence[ConsumeQueue], *, units_left: int = -1) -> None:
+        """Write the units of ``queues`` that wait; stop when only ``units_left`` units of all queues still do.
+
+        Raises OSError at the first failure; what is not written goes on waiting.
+        """
+        for queue in queues:
+            if self.waiting_units <= units_left:
+                return
+            before = queue.filed_offset
+            try:
+                self.write((queue,), *self.waiting[queue])
+            finally:
+                self.waiting_units -= queue.filed_offset - before
+            del self.waiting[queue]
+
+    def write(self, queues: Iterable[ConsumeQueue], physical_offset: int, store_timestamp: int) -> None:
         """Write the pending units of ``queues``, whose first unsynced record is at or behind the given position.
 
-        Raises OSError at the first failure. What is left is then in ``unwritten``, the arrivals of what was written
-        are kept, and `retry` goes on with both.
+        Raises OSError at the first failure.
         """
-        arrivals: list[Arrival] = []
-        waiting = list(queues)
-        for number, queue in enumerate(waiting):
+        for queue in queues:
             files_before = len(queue.bases)
             try:
                 touched = queue.write_pending()
             except OSError:
-                self.unwritten = waiting[number:]
-                self.unwritten_from = physical_offset
-                self._kept_arrivals = arrivals
                 self._note_created(queue, files_before)
                 for base in queue.bases[-2:]:
                     self.dirty.setdefault(queue.path_of(base), (physical_offset, store_timestamp))
@@ -96,19 +125,6 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
                     self.dirty[path] = (physical_offset, store_timestamp)
             if len(queue.bases) != files_before:
                 self._note_created(queue, files_before)
-            arrivals.append(Arrival(queue.key, queue.written_offset, queue.codes))
-            queue.codes = []
-        return arrivals
-
-    def retry(self, store_timestamp: int) -> list[Arrival]:
-        """Write what could not be written before. Raises OSError when it still cannot."""
-        waiting, self.unwritten = self.unwritten, []
-        kept, self._kept_arrivals = self._kept_arrivals, []
-        try:
-            return kept + self.write(waiting, self.unwritten_from, store_timestamp)
-        except OSError:
-            self._kept_arrivals = kept + self._kept_arrivals
-            raise
 
     def _note_created(self, queue: ConsumeQueue, files_before: int) -> None:
         self._new_directories[queue.directory] = None
@@ -164,5 +180,5 @@ def name_print(queue: ConsumeQueue, *, with_ends: bool = False) -> int:
     """A number that stands for a queue's name, or for its name, begin and end; of many they are added up."""
     text = f"{queue.key.topic}/{queue.key.queue_id}"
     if with_ends:
-        text += f" {queue.bases[0]} {queue.written_offset}"
+        text += f" {queue.bases[0]} {queue.filed_offset}"
     return zlib.crc32(text.encode())

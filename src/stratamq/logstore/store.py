@@ -39,7 +39,7 @@ from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.index import Index
 from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.queries import catch_up
-from stratamq.logstore.queue_table import QueueTable
+from stratamq.logstore.queue_table import SYNC_FILES_MAX, QueueTable
 from stratamq.logstore.readable import ReadableStore
 from stratamq.logstore.recovery import load_parts, recover
 from stratamq.logstore.redispatch import Parts, RecoveryReport
@@ -54,6 +54,10 @@ from stratamq.logstore.types import (
 
 CATCH_UP_BYTES: Final = 4 * 1024 * 1024
 """Log bytes indexed per checkpoint round while the index is behind: some 20 ms of the owner's thread."""
+WRITE_AT_ONCE_MAX: Final = 32
+"""A commit that touches at most so many queues writes their units at once."""
+WAITING_UNITS_MAX: Final = 128 * 1024
+"""Queue units that may wait in memory, 20 bytes each."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _logger = logging.getLogger(__name__)
 
@@ -185,10 +189,11 @@ class LogStore(ReadableStore):
         try:
             if not failed:
                 self.commit()
+                self._write_units(list(self._queues.waiting))
                 self._write_index_rows()
                 end = CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
                 self._sync_everything(end, clean=True)
-                if not self._queues.unwritten:
+                if not self._queues.waiting:
                     self._remove_marker()
         finally:
             self._refusal = StoreClosed()
@@ -259,19 +264,21 @@ class LogStore(ReadableStore):
         batch = self._batch
         if isinstance(self._refusal, StoreFailed):
             raise StoreFailed(*self._refusal.args)
-        arrivals = self._retry_units() if self._queues.unwritten else []
+        if self._refusal is not None:
+            self._write_units(list(self._queues.waiting))
         if not batch.size:
-            return self._committed(arrivals) if arrivals else None
+            return None
         try:
             self._log.write(batch.segments)
         except OSError as error:
             raise self._undo(error) from error
         rows, touched, start = batch.index_rows, batch.touched, batch.start
         batch.begin(batch.position)
-        for queue in touched:
-            queue.batch_start = -1
-            queue.max_physical_offset = batch.position
-        arrivals += self._write_units(touched, start)
+        arrivals = self._queues.commit(touched, start, batch.position, batch.last_store_timestamp)
+        if len(touched) <= WRITE_AT_ONCE_MAX:
+            self._write_units(touched)
+        elif self._queues.waiting_units > WAITING_UNITS_MAX:
+            self._write_units(list(self._queues.waiting), units_left=WAITING_UNITS_MAX // 2)
         if self._index is not None:
             self._index.add(rows, batch.position)
         return self._committed(arrivals)
@@ -300,29 +307,23 @@ class LogStore(ReadableStore):
             return StoreFull(path)
         return self._fail("write", path, error)
 
-    def _write_units(self, queues: Sequence[ConsumeQueue], start: int) -> list[Arrival]:
+    def _write_units(self, queues: Sequence[ConsumeQueue], *, units_left: int = -1) -> None:
+        """Write units that wait in memory. No room for them: they go on waiting, and no further message is taken."""
         try:
-            return self._queues.write(queues, start, self._batch.last_store_timestamp)
+            self._queues.write_waiting(queues, units_left=units_left)
         except OSError as error:
             self._units_failed(error)
-            return []
-
-    def _retry_units(self) -> list[Arrival]:
-        try:
-            arrivals = self._queues.retry(self._flushed_timestamp)
-        except OSError as error:
-            self._units_failed(error)
-            return []
-        _logger.warning("consume queues in %s are written again: writes are taken again", self.directory)
-        self._refusal = None
-        return arrivals
+            return
+        if isinstance(self._refusal, StoreFull) and not self._queues.waiting:
+            _logger.warning("consume queues in %s are written again: writes are taken again", self.directory)
+            self._refusal = None
 
     def _units_failed(self, error: OSError) -> None:
         """Units could not be written.
 
         The messages are stored; without room they wait in memory, and writes with them.
         """
-        path = self._queues.unwritten[0].directory if self._queues.unwritten else self._queues.directory
+        path = next((queue.directory for queue in self._queues.waiting), self._queues.directory)
         if error.errno not in NO_SPACE:
             raise self._fail("write", path, error) from error
         if self._refusal is None:
@@ -393,11 +394,6 @@ class LogStore(ReadableStore):
         return self._batch.position - self._flushed
 
     @property
-    def has_waiting_units(self) -> bool:
-        """Whether queue units wait in memory for room on the disk; `commit` tries again."""
-        return bool(self._queues.unwritten)
-
-    @property
     def failure(self) -> StoreError | None:
         """Why no writes are taken now; None while they are."""
         return self._refusal or self._disk_full
@@ -434,6 +430,8 @@ class LogStore(ReadableStore):
         """
         if isinstance(self._refusal, StoreFailed):
             raise StoreFailed(*self._refusal.args)
+        count = SYNC_FILES_MAX if self._refusal is None else len(self._queues.waiting)
+        self._write_units(self._queues.oldest_waiting(count))
         self._write_index_rows()
         return self._checkpoint_token(everything=False, clean=False)
 

@@ -18,7 +18,18 @@ from stratamq.formats.message import (
 )
 from stratamq.logstore.types import GetStatus
 from stratamq.testing.clock import ManualClock
-from tests.unit.logstore.stores import HOST, STORE_HOST, bodies, message, open_store, put, read_all, small_config
+from stratamq.testing.filesystem import FaultyFileSystem
+from tests.unit.logstore.stores import (
+    HOST,
+    STORE_HOST,
+    abandon,
+    bodies,
+    message,
+    open_store,
+    put,
+    read_all,
+    small_config,
+)
 
 
 @pytest.fixture
@@ -243,6 +254,30 @@ def test_a_closed_store_takes_nothing(tmp_path):
     assert decode_record(view).body == b"kept"  # views outlive the store
     store = open_store(tmp_path)
     assert bodies(store) == [b"kept"]
+    store.close()
+
+
+def test_units_for_many_queues_wait_in_memory_and_are_read_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("stratamq.logstore.store.WRITE_AT_ONCE_MAX", 2)
+    monkeypatch.setattr("stratamq.logstore.store.WAITING_UNITS_MAX", 50)
+    fs = FaultyFileSystem()
+    store = open_store(tmp_path, small_config(commit_log_file_bytes=1 << 16), fs=fs)
+    rounds = 0
+    while store._queues.waiting_units < 45:
+        put(store, *[message(f"{rounds} {queue_id}", queue_id=queue_id) for queue_id in range(5)])
+        rounds += 1
+        assert all(len(read_all(store, "T", queue_id, batch=4)) == rounds for queue_id in range(5))
+    assert not [path for _, path in fs.calls if "consumequeue/T" in path]
+    put(store, message("direct", queue_id=1))
+    assert {path.split("/")[-2] for operation, path in fs.calls if operation == "write" and "queue/T" in path} == {"1"}
+    put(store, *[message(queue_id=queue_id) for queue_id in range(40)])
+    assert store._queues.waiting_units <= 25  # too many waited
+    store.sync_checkpoint(store.begin_checkpoint())
+    assert store._queues.waiting_units == 0
+    assert store.offset_by_time("T", 1, 2**60) == rounds + 2
+    abandon(store)
+    store = open_store(tmp_path, small_config(commit_log_file_bytes=1 << 16))
+    assert [len(bodies(store, "T", queue_id)) for queue_id in range(5)] == [rounds + 1 + (q == 1) for q in range(5)]
     store.close()
 
 

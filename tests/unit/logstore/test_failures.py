@@ -141,14 +141,16 @@ def test_queue_units_wait_for_room_and_no_message_is_lost(store, fs, operation):
         store.append((message(f"c{number}", queue_id=1),))
     token = store.commit()  # the messages are stored
     assert token is not None
-    assert store.max_offset("T", 0) == 10
-    with pytest.raises(StoreFull, match="consumequeue"):
-        store.append((message(),))
-    assert store.commit() is None  # tried again, in vain
-    assert store.has_waiting_units
+    assert {(arrival.queue.queue_id, arrival.max_offset) for arrival in token.arrivals} == {(0, 13), (1, 3)}
+    assert bodies(store)[10:] == [b"b0", b"b1", b"b2"]  # read from memory
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="consumequeue"):
+            store.append((message(),))
+        assert store.commit() is None  # tried again, in vain
+        assert not store.status().is_writable
     fs.heal()
-    token = store.commit()
-    assert (("T", 0), 13) in [(arrival.queue, arrival.max_offset) for arrival in token.arrivals]
+    assert store.commit() is None
+    assert store.status().is_writable
     put(store, message(b"after"))
     assert bodies(store)[10:] == [b"b0", b"b1", b"b2", b"after"]
     assert bodies(store, "T", 1) == [b"c0", b"c1", b"c2"]
