@@ -26,7 +26,7 @@ from typing import NamedTuple
 from stratamq.errors import StoreError
 from stratamq.logstore import check_meta, layout, listing
 from stratamq.logstore.check_index import IndexPass
-from stratamq.logstore.check_log import LogPass, QueueNames
+from stratamq.logstore.check_log import LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import REBUILD, QueuePass
 from stratamq.logstore.findings import Finding, Findings, Severity
 from stratamq.logstore.log_end import LogEnd
@@ -95,7 +95,7 @@ def check_store(path: Path, progress: Progress | None = None) -> CheckReport:
     for stray in listing.list_strays(str(path)):
         findings.add_problem(stray, "RocketMQ refuses to start with such a file; move it away")
     config = check_meta.check_config(snapshot, findings)
-    settled_before_ms = _settled_before(snapshot)
+    settled = _settled(snapshot)
     names = QueueNames()
     log_pass = LogPass(findings, names)
     queue_pass = QueuePass(
@@ -103,9 +103,9 @@ def check_store(path: Path, progress: Progress | None = None) -> CheckReport:
         findings,
         names,
         min_physical_offset=snapshot.min_physical_offset,
-        settled_before_ms=settled_before_ms,
+        settled=settled,
     )
-    index_pass = IndexPass(str(path), findings, settled_before_ms=settled_before_ms)
+    index_pass = IndexPass(str(path), findings, settled=settled)
     log_total = max(0, snapshot.max_physical_offset - snapshot.min_physical_offset)
     total = log_total + index_pass.total_bytes
     index_pass.structure(lambda done: tell("checking index files", done, total))
@@ -133,13 +133,16 @@ def _tell_records(tell: Progress, before: int, total: int, done: int) -> None:
     tell("checking records", before + done, total)
 
 
-def _settled_before(snapshot: StoreSnapshot) -> int:
-    """Records stored from this time on may not be in queues and index yet."""
+def _settled(snapshot: StoreSnapshot) -> Settled:
+    """Which records must be in queues and index by now."""
+    if snapshot.was_stopped_cleanly:
+        return Settled(2**63 - 1, 0, 0)
+    own = check_meta.own_progress(snapshot)
+    if own is not None:
+        return Settled(0, own.queues_synced, own.index_synced)
     if snapshot.is_live:
-        return snapshot.end.newest_ms - PENDING_MS
-    if snapshot.liveness.has_abort:
-        return snapshot.checkpoint.min_timestamp_index if snapshot.checkpoint else 0
-    return 2**63 - 1
+        return Settled(snapshot.end.newest_ms - PENDING_MS, 0, 0)
+    return Settled(snapshot.checkpoint.min_timestamp_index if snapshot.checkpoint else 0, 0, 0)
 
 
 def _report_absent_queues(

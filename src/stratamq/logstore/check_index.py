@@ -23,7 +23,7 @@ from stratamq.formats.index import (
 )
 from stratamq.formats.vector import Bytes, Ints, byte_view, window
 from stratamq.logstore import listing, mappings
-from stratamq.logstore.check_log import LogFacts
+from stratamq.logstore.check_log import LogFacts, Settled
 from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import PlainFile, StreamFile
 
@@ -52,6 +52,11 @@ class IndexFile:
         self.entries: npt.NDArray[Any] = np.frombuffer(data, ENTRY_DTYPE, max(1, self.count), start)[: self.count]
         physical = self.entries["physical_offset"][1:]
         self.is_ascending = bool((physical[1:] >= physical[:-1]).all())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes up to the last entry; the rest of the file is a hole."""
+        return self.position(self.count) if self.slot_count else len(self.data)
 
     def position(self, number: int) -> int:
         """Byte position of an entry."""
@@ -104,11 +109,11 @@ def _fits(data: Bytes, header: IndexHeader, slots: Ints) -> npt.NDArray[np.bool_
 class IndexPass:
     """Holds all index files of a store against its log, one commit-log file after the other."""
 
-    def __init__(self, root: str, findings: Findings, *, settled_before_ms: int) -> None:
-        """List and open the index files. Records stored from ``settled_before_ms`` on may lack their entries."""
+    def __init__(self, root: str, findings: Findings, *, settled: Settled) -> None:
+        """List and open the index files. Records that are not settled may lack their entries."""
         self.root = root
         self.findings = findings
-        self.settled_before_ms = settled_before_ms
+        self.settled = settled
         self.files: list[IndexFile] = []
         self.entry_count = 0
         for listed in listing.list_index_files(root):
@@ -116,7 +121,7 @@ class IndexPass:
                 findings.error("index-length", listed.path, 0, "an index file", f"{listed.length} bytes", REBUILD)
                 continue
             self.files.append(IndexFile(listed, byte_view(mappings.map_read_only(listed.path))))
-        self.total_bytes = sum(len(file.data) for file in self.files)
+        self.total_bytes = sum(file.used_bytes for file in self.files)
         self.covered_from = self.files[0].header.begin_physical_offset if self.files else -1
 
     def structure(self, progress: Callable[[int], None]) -> None:
@@ -125,7 +130,7 @@ class IndexPass:
         done = 0
         for file in self.files:
             self._structure_of(file, odd_length=len(lengths) > 1 and len(file.data) != max(lengths))
-            done += len(file.data)
+            done += file.used_bytes
             progress(done)
 
     def _structure_of(self, file: IndexFile, *, odd_length: bool) -> None:
@@ -263,7 +268,8 @@ class IndexPass:
         if not missing.size:
             return
         rows = np.searchsorted(facts.positions, missing >> 31)
-        pending = facts.store_timestamps[rows] >= self.settled_before_ms
+        pending = facts.store_timestamps[rows] >= self.settled.before_ms
+        pending &= (missing >> 31) + log_file.base >= self.settled.entries_below
         advice = "nothing to do: the broker does this while it runs, or when it starts again"
         for severity, kind, which, what in (
             (Severity.INFO, "index-pending", pending, advice),

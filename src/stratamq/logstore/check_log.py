@@ -68,6 +68,14 @@ class LogFacts(NamedTuple):
     tag_hashes: Ints
 
 
+class Settled(NamedTuple):
+    """Which records must be in queues and index by now: those stored before a time, or below a physical offset."""
+
+    before_ms: int
+    units_below: int
+    entries_below: int
+
+
 class QueueNames:
     """Numbers for queues, given in the order in which they are first seen."""
 

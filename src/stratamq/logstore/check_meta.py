@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stratamq.formats.checkpoint import CHECKPOINT_BYTES, PROGRESS_AT, PROGRESS_END, PROGRESS_MAGIC, decode_checkpoint
+from stratamq.formats.checkpoint import (
+    CHECKPOINT_BYTES,
+    PROGRESS_AT,
+    PROGRESS_END,
+    PROGRESS_MAGIC,
+    Progress,
+    decode_checkpoint,
+    decode_progress,
+)
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore import layout, listing
 from stratamq.logstore.findings import Findings
@@ -50,12 +58,25 @@ def check_checkpoint(snapshot: StoreSnapshot, findings: Findings, newest_ms: int
             expected = f"confirm_physical_offset at most {snapshot.max_physical_offset}, the end of the log"
             advice = "either records are lost, or this number is damaged"
             findings.error("checkpoint", str(path), 32, expected, checkpoint.confirm_physical_offset, advice)
+    own = decode_progress(data)
+    if own is not None and own.log_synced > snapshot.max_physical_offset and not snapshot.is_live:
+        expected = f"log_synced at most {snapshot.max_physical_offset}, the end of the log"
+        advice = "records are lost that were on disk: restore the log from a replica or a copy"
+        findings.error("checkpoint", str(path), PROGRESS_AT + 12, expected, own.log_synced, advice)
     rest = data[40:CHECKPOINT_BYTES]
     if data[PROGRESS_AT:].startswith(PROGRESS_MAGIC):  # our own positions, ignored when RocketMQ wrote since
         rest = data[40:PROGRESS_AT] + data[PROGRESS_END:CHECKPOINT_BYTES].rjust(CHECKPOINT_BYTES - PROGRESS_AT, b"\0")
     if rest.strip(b"\0"):
         at = 40 + next(number for number, value in enumerate(rest) if value)
         findings.warn("checkpoint", str(path), at, "zeros", f"{rest[at - 40]:02X}", "nothing reads these bytes")
+
+
+def own_progress(snapshot: StoreSnapshot) -> Progress | None:
+    """StrataMQ's own exact positions, None in a store that RocketMQ wrote last."""
+    try:
+        return decode_progress((snapshot.path / layout.CHECKPOINT).read_bytes()[:CHECKPOINT_BYTES])
+    except OSError:
+        return None
 
 
 def check_end(snapshot: StoreSnapshot, findings: Findings, newest_ms: int) -> None:

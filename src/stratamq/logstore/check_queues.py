@@ -20,7 +20,7 @@ from stratamq.errors import StoreError
 from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE
 from stratamq.formats.vector import Ints, Mask
 from stratamq.logstore import listing
-from stratamq.logstore.check_log import CUSTOM_DELAY, SCHEDULE_TOPIC, LogFacts, QueueNames
+from stratamq.logstore.check_log import CUSTOM_DELAY, SCHEDULE_TOPIC, LogFacts, QueueNames, Settled
 from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import Stream, StreamFile
 from stratamq.logstore.queue_files import QueueFiles
@@ -85,14 +85,14 @@ class QueuePass:
     """Holds all queues of a store against its log, one commit-log file after the other."""
 
     def __init__(
-        self, root: str, findings: Findings, names: QueueNames, *, min_physical_offset: int, settled_before_ms: int
+        self, root: str, findings: Findings, names: QueueNames, *, min_physical_offset: int, settled: Settled
     ) -> None:
-        """List the queues. Records stored from ``settled_before_ms`` on may lack their unit."""
+        """List the queues. Records that are not settled may lack their unit."""
         self.root = root
         self.findings = findings
         self.names = names
         self.min_physical_offset = min_physical_offset
-        self.settled_before_ms = settled_before_ms
+        self.settled = settled
         self.queues: dict[int, _Queue] = {}
         self.absent: dict[int, int] = {}
         found = listing.list_queues(root)
@@ -236,9 +236,11 @@ class QueuePass:
                 continue
             if offset < queue.files.start or key.topic.startswith(LMQ_PREFIX):
                 continue  # files of the queue that are deleted already, before the log's
-            expected = f"a unit for the record at physical offset {base + int(facts.positions[row])}"
+            physical_offset = base + int(facts.positions[row])
+            expected = f"a unit for the record at physical offset {physical_offset}"
             path, position = queue.path(offset)
-            if int(facts.store_timestamps[row]) >= self.settled_before_ms:
+            stored = int(facts.store_timestamps[row])
+            if stored >= self.settled.before_ms and physical_offset >= self.settled.units_below:
                 advice = "nothing to do: the broker does this while it runs, or when it starts again"
                 self.findings.inform("unit-pending", path, position, expected, "not there yet", advice)
             else:

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratamq.logstore import layout
+from stratamq.logstore import layout, lock
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
@@ -49,9 +49,6 @@ def look(root: Path) -> Liveness:
     except OSError:
         return Liveness(is_live, owner, False, 0)
     abort_pid = int(text) if text.isdigit() else 0
-    if not is_live and abort_pid == os.getpid():
-        # Our own lock is invisible to F_GETLK, and /proc/locks names stacked file systems differently than stat does.
-        return Liveness(True, abort_pid, True, abort_pid)
     return Liveness(is_live, owner, True, abort_pid)
 
 
@@ -60,10 +57,19 @@ def _lock_owner(path: Path) -> tuple[bool, int]:
         found = path.stat()
     except OSError:
         return False, 0
+    if _is_ours(path.parent):
+        return True, os.getpid()
     owner = _listed_owner(found.st_dev, found.st_ino)
     if owner is not None:
         return True, owner
     return _asked_owner(path, (found.st_dev, found.st_ino))
+
+
+def _is_ours(root: Path) -> bool:
+    """Whether this process has the store open: its own lock is invisible to F_GETLK, and /proc/locks names files on
+    stacked file systems differently than stat does."""
+    found = root.stat()
+    return (found.st_dev, found.st_ino) in lock._held
 
 
 def _listed_owner(device: int, inode: int) -> int | None:
