@@ -15,7 +15,8 @@ offset size field
 ====== ==== ==========================================================================================
 
 RocketMQ writes its fields only and leaves the rest as it is. StrataMQ's positions carry a checksum over all 64 bytes
-before them too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we* left it.
+before them too, so they stop counting as soon as RocketMQ has changed anything: they say where the log was when *we*
+left it.
 
 Source: docs/formats/checkpoint.md; apache/rocketmq store/.../StoreCheckpoint.java.
 """
