@@ -92,7 +92,13 @@ class TextPrinter:
     def __init__(self, stream: TextIO | None = None) -> None:
         from rich.console import Console
 
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        class PipeConsole(Console):
+            """Leaves it to `cli.main` what happens when the reader goes away; rich would end the process with 1."""
+
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError
+
+        self._console = PipeConsole(file=stream, highlight=False, soft_wrap=True)
         if not self._console.is_terminal:
             self._console.width = 200
         self._started = False

@@ -168,7 +168,7 @@ def _topic_and_properties(reader: _Reader, magic: int, end: int) -> None:
     length = reader.number(">h", "properties length")
     if reader.at + length != end:
         reader.note(f"should be {end - reader.at}, so that the record ends at byte {end}")
-    stop = min(reader.at + max(0, length), end)
+    stop = min(reader.at + max(0, length), end, len(reader.data))
     while reader.at < stop:
         rest = bytes(reader.data[reader.at : stop])
         cut = rest.find(b"\x02")
