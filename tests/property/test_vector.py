@@ -269,3 +269,14 @@ def test_compressed_bodies_come_back(body, kind):
             stream.write(body)
         packed = sink.getvalue().to_pybytes()
     assert decompress_body(packed, kind) == body
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=30), st.booleans())
+def test_gathered_bytes_are_the_ranges(ranges, with_long_one):
+    data = np.random.default_rng(1).integers(0, 256, 461, dtype=np.uint8)
+    if with_long_one:
+        ranges = [*ranges, (0, 461)]
+    starts = np.array([start for start, _ in ranges], dtype=np.int64)
+    lengths = np.array([length for _, length in ranges], dtype=np.int64)
+    expected = b"".join(data[start : start + length].tobytes() for start, length in ranges)
+    assert vector.gather_bytes(data, starts, lengths).tobytes() == expected

@@ -75,6 +75,8 @@ _LANE_BYTES_MIN: Final = 64 * 1024
 _SEED_SEARCH_BYTES: Final = 256 * 1024
 _SEED_MISSES_MAX: Final = 4
 """After so many places without a record near, the data has ended or records are so large that lanes do not pay."""
+_GATHER_ROWS: Final = 4096
+_GATHER_WASTE_MAX: Final = 6
 _MAGIC_PREFIX: Final = b"\xda\xa3\x20"
 
 
@@ -285,7 +287,28 @@ def slices_of(log: Bytes, starts: Ints, lengths: Ints) -> list[bytes]:
 
 
 def gather_bytes(log: Bytes, starts: Ints, lengths: Ints) -> Bytes:
-    """Copies of byte ranges, one after the other in one array; about 100 ns a range."""
+    """Copies of byte ranges, one after the other in one array.
+
+    Ranges of similar lengths are gathered as windows of the longest one's width, of which a mask keeps the wanted
+    bytes: about 1 ns a byte. Where lengths differ much, or a window would leave the file, ranges are joined: 400 ns
+    each.
+    """
+    parts = [
+        _gather_block(log, starts[at : at + _GATHER_ROWS], lengths[at : at + _GATHER_ROWS])
+        for at in range(0, len(starts), _GATHER_ROWS)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
+
+
+def _gather_block(log: Bytes, starts: Ints, lengths: Ints) -> Bytes:
+    width = int(lengths.max())
+    total = int(lengths.sum())
+    if not total:
+        return np.zeros(0, dtype=np.uint8)
+    if width * len(starts) <= _GATHER_WASTE_MAX * total and int(starts.max()) + width <= len(log):
+        rows = window(log, f"V{width}")[starts].view(np.uint8).reshape(-1, width)
+        gathered: Bytes = rows[np.arange(width) < lengths[:, None]]
+        return gathered
     with log.data as view:
         ranges = map(slice, starts.tolist(), (starts + lengths).tolist())
         return np.frombuffer(b"".join(map(view.__getitem__, ranges)), dtype=np.uint8)
