@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.golden.archives import unpack_store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +37,4 @@ def golden(request, tmp_path_factory) -> tuple[Path, Path]:
     if not (folder / "store.tar.xz").exists():
         pytest.skip(f"{folder} is not there")
     place = tmp_path_factory.mktemp(request.param)
-    with tarfile.open(folder / "store.tar.xz") as archive:
-        archive.extractall(place, filter="data")
-    return place / "store", folder / "MANIFEST.json"
+    return unpack_store(request.param, place), folder / "MANIFEST.json"

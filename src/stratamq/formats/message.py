@@ -63,6 +63,8 @@ SYS_STORE_HOST_V6: Final = 0x20
 SYS_NEED_UNWRAP: Final = 0x40
 SYS_INNER_BATCH: Final = 0x80
 SYS_COMPRESSION_MASK: Final = 0x700
+SYS_COMPRESSION_ZLIB: Final = 0x300
+"""0 means zlib too: clients older than the other compressions write nothing there."""
 
 SIZE_AT: Final = 0
 MAGIC_AT: Final = 4

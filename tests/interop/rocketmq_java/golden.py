@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.golden.archives import unpack_store
 from tests.interop.rocketmq_java.runner import (
     CallFailed,
     JavaClient,
@@ -267,9 +268,7 @@ def make_special(name: str, golden: Golden, out: Path) -> None:
 
 def unpack(name: str, folder: Path) -> Path:
     """Unpack a golden store into ``folder``; returns the store directory."""
-    with tarfile.open(OUT / name / "store.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "store"
+    return unpack_store(name, folder)
 
 
 def manifest(name: str) -> Row:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from stratamq.logstore.inspect import inspect_store
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.pipeline.reader import arrow_batches, spans_of
 from stratamq.testing.clock import ManualClock
+from tests.golden.archives import unpack_store
 from tests.unit.logstore.stores import message, open_store, put
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -26,9 +26,7 @@ STORES = sorted(path.parent.name for path in GOLDEN.glob("rocketmq-*/store.tar.x
 @pytest.fixture(scope="module", params=STORES)
 def golden(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("golden")
-    with tarfile.open(GOLDEN / request.param / "store.tar.xz") as archive:
-        archive.extractall(root, filter="data")
-    return root / "store", json.loads((GOLDEN / request.param / "MANIFEST.json").read_text())
+    return unpack_store(request.param, root), json.loads((GOLDEN / request.param / "MANIFEST.json").read_text())
 
 
 def errors(report):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from stratamq.config import StoreConfig
 from stratamq.logstore.store import LogStore
+from tests.golden.archives import unpack_store
 from tests.unit.logstore.stores import FOREVER, open_store, read_all, records_of
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -23,9 +23,7 @@ class Golden:
 
     def __init__(self, name: str, root: Path) -> None:
         self.manifest: dict[str, Any] = json.loads((GOLDEN / name / "MANIFEST.json").read_text())
-        with tarfile.open(GOLDEN / name / "store.tar.xz") as archive:
-            archive.extractall(root, filter="data")
-        self.directory = root / "store"
+        self.directory = unpack_store(name, root)
         settings = {key: int(value) for key, value in self.manifest["settings"].items() if value.isdigit()}
         self.config = StoreConfig(
             commit_log_file_bytes=settings["mappedFileSizeCommitLog"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from stratamq.broker.groups import GroupConfig
@@ -92,6 +94,21 @@ def test_a_batch_is_answered_with_all_ids(harness):
     assert harness.ask(320, ext | {"b": "%RETRY%g"}, batch).code == 13
     delayed = encode_batch([(0, b"one", "DELAY\x013\x02")])
     assert harness.ask(320, ext, delayed).code == 13
+
+
+def test_a_batch_that_was_compressed_as_a_whole_is_unpacked(harness):
+    batch = encode_batch([(0, b"one" * 1000, ""), (0, b"two" * 1000, "")])
+    ext = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "1", "g": "1", "h": "0", "m": "true"}
+    packed = zlib.compress(batch)
+    assert harness.ask(320, ext, packed).code == 0
+    assert harness.ask(320, ext | {"f": str(0x301)}, packed).code == 0
+    stored = records(harness.pull().body)
+    assert [record.body[:3] for record in stored] == [b"one", b"two"] * 2
+    assert {record.sys_flag for record in stored} == {0}
+    bomb = zlib.compress(bytes(64 << 20))
+    for bad in (b"", batch, packed[:-6], bomb):
+        assert harness.ask(320, ext, bad).code == 13
+    assert harness.ask(320, ext | {"f": str(0x201)}, packed).code == 13
 
 
 def test_a_one_way_send_gets_no_answer(harness):

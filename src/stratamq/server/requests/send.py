@@ -8,6 +8,7 @@ Source: apache/rocketmq broker/.../SendMessageProcessor.java.
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from typing import Final
 
@@ -16,10 +17,11 @@ from stratamq.broker.retry import dead_letter_topic
 from stratamq.broker.sending import delay_level
 from stratamq.broker.topics import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
 from stratamq.errors import GroupNotFound, MessageIllegal, ServiceUnavailable
+from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB
 from stratamq.logstore.types import Appended, Message, PutResult, PutStatus
 from stratamq.protocols.remoting.bodies import decode_batch
 from stratamq.protocols.remoting.codes import VERSION_RECONSUME_LIMIT, RequestCode, ResponseCode
-from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.command import FRAME_BYTES_MAX, CommandHeader
 from stratamq.protocols.remoting.headers import AnySendHeader, read_send, read_send_v2
 from stratamq.protocols.remoting.replies import SendReplies, encode_response
 from stratamq.server.requests.base import Peer, serves
@@ -135,6 +137,10 @@ class SendRequests:
         sending = self._sending
         config = sending.topic_for(fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums)
         queue_id = sending.queue_for(config, fields.queue_id)
+        sys_flag = fields.sys_flag
+        if sys_flag & SYS_COMPRESSED:
+            body = memoryview(inflate_batch(body, sys_flag, FRAME_BYTES_MAX))
+            sys_flag &= ~(SYS_COMPRESSED | SYS_COMPRESSION_MASK)
         items = decode_batch(body)
         if len(items) > BATCH_MESSAGES_MAX:
             raise MessageIllegal(f"a batch of {len(items)} messages, at most {BATCH_MESSAGES_MAX} are taken")
@@ -151,7 +157,7 @@ class SendRequests:
                 born_timestamp=fields.born_timestamp,
                 born_host=peer.born_host,
                 flag=item.flag,
-                sys_flag=fields.sys_flag,
+                sys_flag=sys_flag,
                 reconsume_times=0,
             )
             messages.append(message)
@@ -220,3 +226,22 @@ class SendRequests:
             fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums
         )
         return config, self._sending.queue_for(config, fields.queue_id)
+
+
+def inflate_batch(body: memoryview, sys_flag: int, bytes_max: int) -> bytes:
+    """The items of a batch that its client compressed as a whole, as the C++ client does above 4 KB.
+
+    Raises MessageIllegal when it is no zlib stream, or more than ``bytes_max`` bytes come out of it.
+    """
+    if sys_flag & SYS_COMPRESSION_MASK not in (0, SYS_COMPRESSION_ZLIB):
+        raise MessageIllegal("a batch compressed as a whole must be a zlib stream")
+    stream = zlib.decompressobj()
+    try:
+        items = stream.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise MessageIllegal(f"a compressed batch cannot be read: {error}") from None
+    if len(items) > bytes_max:
+        raise MessageIllegal(f"a compressed batch holds more than {bytes_max} bytes")
+    if not stream.eof:
+        raise MessageIllegal("a compressed batch ends too early")
+    return items
