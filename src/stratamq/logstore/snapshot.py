@@ -184,7 +184,7 @@ class StoreSnapshot(StoreFiles):
         return self.liveness.was_stopped_cleanly
 
     def queues(self, topics: Iterable[str] | None = None) -> list[QueueRange]:
-        """Every queue (of some topics) with its range, sorted. About 100 us a queue, once."""
+        """Every queue (of some topics) with its range, sorted. About 150 us a queue, once."""
         found = []
         for key, _ in listing.list_queues(str(self.path), topics):
             found.append(self.queue(*key))
