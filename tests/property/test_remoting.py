@@ -86,7 +86,9 @@ def test_a_flipped_byte_ends_in_commands_or_a_fault(made, data):
     frame = bytearray(made[0])
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     connection = RemotingConnection()
-    for header, _ in connection.receive_data(bytes(frame)):
+    commands = connection.receive_data(bytes(frame))
+    assert commands or connection.fault is not None or connection.bytes_buffered == len(frame)
+    for header, _ in commands:
         for kind in ExtFields.__subclasses__():
             with contextlib.suppress(RemoteProtocolError):
                 HeaderReader(kind)(header)

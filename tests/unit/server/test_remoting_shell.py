@@ -287,9 +287,12 @@ async def test_work_put_off_is_done_when_the_peer_reads_again():
         sock.sendall(b"".join(request(4) for _ in range(100)))
         await here.wait_for(lambda: any(peer.is_clogged for peer in here.listener.peers))
         (peer,) = here.listener.peers
-        peer.defer(lambda: peer.write(request(5, opaque=99, flag=1)))
+        done: list[bool] = []
+        peer.defer(lambda: done.append(peer.is_clogged))
         sock.settimeout(SECONDS)
         await asyncio.to_thread(receive_exactly, sock, 100 * 64 * 1024)
+        await here.wait_for(lambda: bool(done))
+        assert done == [False]
         sock.close()
 
 
