@@ -19,7 +19,8 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratamq.logstore import layout, lock
+from stratamq.logstore import layout
+from stratamq.logstore.lock import is_held_here
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
@@ -69,7 +70,7 @@ def _is_ours(root: Path) -> bool:
     """Whether this process has the store open: its own lock is invisible to F_GETLK, and /proc/locks names files on
     stacked file systems differently than stat does."""
     found = root.stat()
-    return (found.st_dev, found.st_ino) in lock._held
+    return is_held_here((found.st_dev, found.st_ino))
 
 
 def _listed_owner(device: int, inode: int) -> int | None:

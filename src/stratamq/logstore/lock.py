@@ -18,6 +18,12 @@ _held: Final[set[tuple[int, int]]] = set()
 _held_guard: Final = threading.Lock()
 
 
+def is_held_here(identity: tuple[int, int]) -> bool:
+    """Whether this process holds the store whose directory has this device and inode."""
+    with _held_guard:
+        return identity in _held
+
+
 class StoreLock:
     """The lock of one store directory, held from construction until `release`."""
 
