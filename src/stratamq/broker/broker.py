@@ -16,7 +16,7 @@ from stratamq.broker.groups import GroupTable
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
 from stratamq.broker.offsets import OffsetTable
-from stratamq.broker.ports import CommitterSurface, SavedValue, StoreSurface
+from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, StoreSurface, Worker
 from stratamq.broker.sending import Sending, UniqueKeys
 from stratamq.broker.topics import (
     HALF_OP_TOPIC,
@@ -67,16 +67,6 @@ class BrokerAddress:
 
 
 @dataclass(slots=True)
-class SavedFiles:
-    """The configuration files of a broker."""
-
-    topics: SavedValue
-    groups: SavedValue
-    offsets: SavedValue
-    delays: SavedValue
-
-
-@dataclass(slots=True)
 class _Dirty:
     topics: bool = False
     groups: bool = False
@@ -93,7 +83,7 @@ class Broker:
         address: BrokerAddress,
         store: StoreSurface,
         committer: CommitterSurface,
-        files: SavedFiles,
+        open_file: Callable[[str], SavedValue],
         clock: Clock,
         process_id: int = 0,
         on_topic_changed: Callable[[TopicConfig], None] = lambda config: None,
@@ -103,24 +93,34 @@ class Broker:
         self.store = store
         self.committer = committer
         self.clock = clock
-        self.files = files
+        self._open_file = open_file
+        self.workers: list[Worker] = []
+        """Called when their time has come, by whoever runs the broker."""
+        self.watchers: dict[str, Callable[[int], None]] = {}
+        """By topic: who is told the queue when something comes into it."""
+        self._tables: list[tuple[SavedValue, SavedTable]] = []
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self._on_topic_changed = on_topic_changed
         self._dirty = _Dirty()
-        self.topics = TopicTable(files.topics.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
+        self._topics_file, self._groups_file = open_file(TOPICS_FILE), open_file(GROUPS_FILE)
+        self.topics = TopicTable(self._topics_file.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
         self.groups = GroupTable(
-            files.groups.load(),
+            self._groups_file.load(),
             auto_create=config.auto_create_groups,
             wall_ms=clock.wall_ms,
             on_change=self._groups_changed,
         )
-        self.offsets = OffsetTable(files.offsets.load(), wall_ms=clock.wall_ms)
+        self.offsets = OffsetTable(open_file(OFFSETS_FILE).load(), wall_ms=clock.wall_ms)
+        self.keep_table(OFFSETS_FILE, self.offsets)
         self.consumers = ConsumerTable()
         self.producers = ProducerTable()
         self.locks = QueueLocks()
         self.waiting = WaitingPulls(waiters_max=config.waiting_pulls_max)
-        self.delays = Delays(store, committer, parse_delay_levels(config.delay_levels), files.delays.load())
+        self.delays = Delays(store, committer, parse_delay_levels(config.delay_levels), open_file(DELAYS_FILE).load())
+        self.keep_table(DELAYS_FILE, self.delays)
+        self.workers.append(self.delays)
+        self.watchers[SCHEDULE_TOPIC] = self.delays.arrived
         self.sending = Sending(
             self.topics,
             UniqueKeys(address.host_bytes, process_id=process_id, start_ms=clock.wall_ms()),
@@ -158,6 +158,20 @@ class Broker:
         ensure(HALF_TOPIC, queues=1)
         ensure(HALF_OP_TOPIC, queues=1)
 
+    def keep_table(self, file_name: str, table: SavedTable) -> None:
+        """Have a table written to a file of the folder ``config`` as often as consumer offsets are."""
+        self._tables.append((self._open_file(file_name), table))
+
+    # --- work that is due ---
+
+    def run_due(self) -> None:
+        """Let every part do what is due now. Called every tenth of a second."""
+        now = self.clock.wall_ms()
+        for worker in self.workers:
+            due = worker.next_due_ms()
+            if due is not None and due <= now:
+                worker.run_due(now)
+
     # --- what changed ---
 
     def _topic_changed(self, config: TopicConfig) -> None:
@@ -172,16 +186,15 @@ class Broker:
         found: list[tuple[SavedValue, Any]] = []
         if self._dirty.topics:
             self._dirty.topics = False
-            found.append((self.files.topics, self.topics.as_json()))
+            found.append((self._topics_file, self.topics.as_json()))
         if self._dirty.groups:
             self._dirty.groups = False
-            found.append((self.files.groups, self.groups.as_json()))
-        if with_offsets and self.offsets.is_dirty:
-            found.append((self.files.offsets, self.offsets.as_json()))
-            self.offsets.is_dirty = False
-        if with_offsets and self.delays.is_dirty:
-            found.append((self.files.delays, self.delays.as_json()))
-            self.delays.is_dirty = False
+            found.append((self._groups_file, self.groups.as_json()))
+        if with_offsets:
+            for file, table in self._tables:
+                if table.is_dirty:
+                    found.append((file, table.as_json()))
+                    table.is_dirty = False
         return found
 
     @property
@@ -192,7 +205,8 @@ class Broker:
     def mark_unsaved(self) -> None:
         """A write failed: everything counts as unsaved again."""
         self._dirty.topics = self._dirty.groups = True
-        self.offsets.is_dirty = self.delays.is_dirty = True
+        for _, table in self._tables:
+            table.is_dirty = True
 
     # --- clients that leave ---
 

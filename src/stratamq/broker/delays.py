@@ -5,7 +5,7 @@ the properties; the store notes the due time as the queue's tags code. Each queu
 offset; what is due is stored again under its real topic, and only then the offset moves. The offsets are kept in
 ``config/delayOffset.json``, written now and then: after a crash a delayed message may be delivered twice, never lost.
 
-Nothing here reads a clock or waits: `Delays.deliver` does what is due, `Delays.next_due_ms` says when to call again.
+Nothing here reads a clock or waits: `Delays.run_due` does what is due, `Delays.next_due_ms` says when to call again.
 
 Source: apache/rocketmq broker/.../ScheduleMessageService.java.
 """
@@ -118,11 +118,11 @@ class Delays:
                 level.due_ms = 0
 
     def next_due_ms(self) -> int | None:
-        """When `deliver` has to be called next; None when nothing waits."""
+        """When `run_due` has to be called next; None when nothing waits."""
         times = [level.due_ms for level in self._levels if level.due_ms is not None and not level.in_work]
         return min(times, default=None)
 
-    def deliver(self, now_ms: int) -> None:
+    def run_due(self, now_ms: int) -> None:
         """Store again what is due."""
         for level in self._levels:
             if not level.in_work and level.due_ms is not None and level.due_ms <= now_ms:

@@ -88,6 +88,29 @@ class CommitterSurface(Protocol):
         ...
 
 
+class Worker(Protocol):
+    """Part of a broker that does something when its time has come. It reads no clock and never waits."""
+
+    def next_due_ms(self) -> int | None:
+        """Wall time at which `run_due` has to be called next; None when nothing waits."""
+        ...
+
+    def run_due(self, now_ms: int) -> None:
+        """Do what is due at a wall time."""
+        ...
+
+
+class SavedTable(Protocol):
+    """A table of a broker that is written to its file now and then, as consumer offsets are."""
+
+    is_dirty: bool
+    """Whether it changed since it was last written; whoever writes it clears this."""
+
+    def as_json(self) -> Any:
+        """What its file holds."""
+        ...
+
+
 class SavedValue(Protocol):
     """A JSON value on disk."""
 

@@ -24,13 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from stratamq.broker.broker import (
-    DELAYS_FILE,
-    GROUPS_FILE,
-    OFFSETS_FILE,
     TOPICS_FILE,
     Broker,
     BrokerAddress,
-    SavedFiles,
 )
 from stratamq.broker.ports import SavedValue
 from stratamq.broker.topics import TopicConfig
@@ -203,14 +199,13 @@ class Server:
         self._opened = opened
         self._stack.push_async_callback(self._close_store)
         folder = settings.data_dir / "config"
-        files = [ConfigFile(str(folder / name)) for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAYS_FILE)]
         self.broker = Broker(
             config=settings.broker,
             store_config=settings.store,
             address=address,
             store=opened.store,
             committer=opened.committer,
-            files=SavedFiles(*files),
+            open_file=lambda name: ConfigFile(str(folder / name)),
             clock=self.clock,
             process_id=os.getpid(),
             on_topic_changed=self._topic_changed,
@@ -276,10 +271,8 @@ class Server:
     def _tick(self) -> None:
         assert self._pulls is not None
         self._pulls.expire()
-        due = self.broker.delays.next_due_ms()
-        now = self.clock.wall_ms()
-        if due is not None and due <= now and self.broker.is_accepting:
-            self.broker.delays.deliver(now)
+        if self.broker.is_accepting:
+            self.broker.run_due()
         if self.broker.has_unsaved_tables:
             self._save_wanted.set()
 

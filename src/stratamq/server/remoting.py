@@ -28,7 +28,7 @@ from stratamq.protocols.remoting.codes import request_name
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.connection import Command, RemotingConnection
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
-from stratamq.server.requests.base import Handler
+from stratamq.server.requests.base import CALLS_MAX, Answered, Handler
 from stratamq.units import KiB, MiB
 
 _log = logging.getLogger(__name__)
@@ -169,6 +169,7 @@ class RemotingPeer(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog",
+        "_calls",
         "_core",
         "_deferred",
         "_is_ending",
@@ -196,6 +197,7 @@ class RemotingPeer(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._backlog: deque[Command] | None = None
         self._deferred: deque[Callable[[], None]] | None = None
+        self._calls: dict[int, tuple[Answered, asyncio.TimerHandle]] | None = None
         self._is_paused = self._is_ending = False
         self._seen = self._partial_since = self._stalled_since = 0.0
         self.address = ""
@@ -302,7 +304,8 @@ class RemotingPeer(asyncio.BufferedProtocol):
                     self._pause()
                 return
             if header.flag & 1:
-                continue  # an answer to something we asked; nothing we ask needs one yet
+                self._answered(header, body)
+                continue
             handler = handlers.get(header.code)
             try:
                 if handler is None:
@@ -398,9 +401,40 @@ class RemotingPeer(asyncio.BufferedProtocol):
         self._seen = self._listener.loop.time()
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def notify(self, code: int, ext: dict[str, str]) -> None:
+    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Send a request of our own that needs no answer."""
-        self.write(self._core.one_way_request(code, ext))
+        self.write(self._core.one_way_request(code, ext, body))
+
+    def call(
+        self, code: int, ext: dict[str, str], body: bytes, answered: Answered, *, timeout_ms: int = 10_000
+    ) -> None:
+        """Send a request of our own; its answer, or None, goes to ``answered``."""
+        calls = self._calls
+        if calls is None:
+            calls = self._calls = {}
+        if self.is_closed or len(calls) >= CALLS_MAX:
+            answered(None, b"")
+            return
+        opaque, frame = self._core.request(code, ext, body)
+        timer = self._listener.loop.call_later(timeout_ms / 1000, self._call_over, opaque)
+        calls[opaque] = (answered, timer)
+        self.write(frame)
+
+    def _answered(self, header: CommandHeader, body: memoryview) -> None:
+        call = self._calls.pop(header.opaque, None) if self._calls else None
+        if call is None:
+            return  # it came too late, or was never asked for
+        answered, timer = call
+        timer.cancel()
+        try:
+            answered(header, bytes(body))
+        except Exception as error:
+            _log.error("the answer of %s to a request of ours was not taken", self.address, exc_info=error)
+
+    def _call_over(self, opaque: int) -> None:
+        call = self._calls.pop(opaque, None) if self._calls else None
+        if call is not None:
+            call[0](None, b"")
 
     def defer(self, work: Callable[[], None]) -> None:
         """Do something once the peer takes data again."""
@@ -455,3 +489,7 @@ class RemotingPeer(asyncio.BufferedProtocol):
         self._out = []
         self._backlog = None
         self._deferred = None
+        calls, self._calls = self._calls, None
+        for answered, timer in (calls or {}).values():
+            timer.cancel()
+            answered(None, b"")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stratamq.broker.broker import Broker, BrokerAddress, SavedFiles
+from stratamq.broker.broker import Broker, BrokerAddress
 from stratamq.config import BrokerConfig, StoreConfig
 from stratamq.errors import StoreError
 from stratamq.files.durable import ConfigFile
@@ -20,7 +20,7 @@ from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
 from stratamq.server.requests.admin import AdminRequests
-from stratamq.server.requests.base import collect
+from stratamq.server.requests.base import Answered, collect
 from stratamq.server.requests.groups import GroupRequests
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
@@ -54,6 +54,7 @@ class FakePeer:
         self.unanswered = 0
         self.deferred: list[Callable[[], None]] = []
         self.notified: list[tuple[int, dict[str, str]]] = []
+        self.called: list[tuple[int, dict[str, str], bytes, Answered]] = []
 
     def write(self, data: bytes) -> None:
         self.sent += data
@@ -69,8 +70,13 @@ class FakePeer:
     def end_request(self) -> None:
         self.unanswered -= 1
 
-    def notify(self, code: int, ext: dict[str, str]) -> None:
+    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         self.notified.append((code, ext))
+
+    def call(
+        self, code: int, ext: dict[str, str], body: bytes, answered: Answered, *, timeout_ms: int = 10_000
+    ) -> None:
+        self.called.append((code, ext, body, answered))
 
     def defer(self, work: Callable[[], None]) -> None:
         self.deferred.append(work)
@@ -121,17 +127,13 @@ class Harness:
         self.store = LogStore.open(directory, SMALL, clock=self.clock, store_host=host)
         self.committer = DirectCommitter(self.store)
         folder = directory / "config"
-        files = [
-            ConfigFile(str(folder / name))
-            for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
-        ]
         self.broker = Broker(
             config=config or BrokerConfig(),
             store_config=SMALL,
             address=BrokerAddress("127.0.0.1", 10911, host),
             store=self.store,
             committer=self.committer,
-            files=SavedFiles(*files),
+            open_file=lambda name: ConfigFile(str(folder / name)),
             clock=self.clock,
             process_id=77,
         )

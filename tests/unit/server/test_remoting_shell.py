@@ -386,3 +386,42 @@ async def test_own_requests_reach_the_peer():
         notice = await read_answer(reader)
         assert (notice.code, notice.flag, notice.ext) == (40, 2, {"consumerGroup": "g"})
         writer.close()
+
+
+# --- requests of the server's own ---
+
+
+async def test_a_client_answers_a_request_of_ours_once():
+    async with world() as here:
+        reader, writer = await here.connect()
+        writer.write(request(2))
+        await here.wait_for(lambda: bool(here.held))
+        peer, _ = here.held[0]
+        got: list[tuple[int | None, bytes]] = []
+        peer.call(307, {"group": "g"}, b"ask", lambda header, body: got.append((header and header.code, body)))
+        asked = await read_answer(reader)
+        assert (asked.code, asked.flag, asked.ext, asked.body) == (307, 0, {"group": "g"}, b"ask")
+        answer = encode_frame(code=0, opaque=asked.opaque, flag=1, body=b"fine")
+        writer.write(answer + answer + encode_frame(code=0, opaque=99_999, flag=1, body=b"nobody asked"))
+        await here.wait_for(lambda: bool(got))
+        await here.check_served()
+        assert got == [(0, b"fine")]
+        writer.close()
+
+
+async def test_a_request_of_ours_that_is_not_answered_ends_with_nothing():
+    async with world() as here:
+        _, writer = await here.connect()
+        writer.write(request(2))
+        await here.wait_for(lambda: bool(here.held))
+        peer, _ = here.held[0]
+        late: list[object] = []
+        left: list[object] = []
+        peer.call(307, {}, b"", lambda header, body: late.append(header), timeout_ms=1)
+        peer.call(307, {}, b"", lambda header, body: left.append(header), timeout_ms=600_000)
+        await here.wait_for(lambda: late == [None])
+        assert left == []
+        writer.close()
+        await here.wait_for(lambda: left == [None])
+        peer.call(307, {}, b"", lambda header, body: left.append(header))
+        assert left == [None, None]

@@ -230,19 +230,19 @@ def test_a_delayed_message_waits_in_the_log_and_then_comes(harness):
     assert harness.pull().code == 19
     delays = harness.broker.delays
     assert delays.next_due_ms() is not None
-    delays.deliver(harness.clock.wall_ms())
+    delays.run_due(harness.clock.wall_ms())
     due = delays.next_due_ms()
     assert due == harness.clock.wall_ms() + 5000
     harness.clock.advance(4999)
-    delays.deliver(harness.clock.wall_ms())
+    delays.run_due(harness.clock.wall_ms())
     assert harness.pull().code == 19
     harness.clock.advance(1)
-    delays.deliver(harness.clock.wall_ms())
+    delays.run_due(harness.clock.wall_ms())
     (record,) = records(harness.pull().body)
     known = decode_properties(record.properties)
     assert (record.body, known["TAGS"], known["UNIQ_KEY"]) == (b"hello", "A", "u")
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & known.keys()
-    delays.deliver(harness.clock.wall_ms())
+    delays.run_due(harness.clock.wall_ms())
     assert delays.next_due_ms() is None
     assert delays.as_json()["offsetTable"][2] == 1
 
@@ -257,14 +257,14 @@ def test_delivery_goes_on_where_it_was_after_a_restart(tmp_path):
     for number in range(3):
         harness.send(properties="DELAY\x011\x02", body=b"%d" % number)
         harness.clock.advance(700)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert len(records(harness.pull().body)) == 2
     for file, value in harness.broker.unsaved(with_offsets=True):
         file.store(value)
     harness.close()
     again = Harness(tmp_path, clock=harness.clock)
     again.clock.advance(5000)
-    again.broker.delays.deliver(again.clock.wall_ms())
+    again.broker.delays.run_due(again.clock.wall_ms())
     assert [record.body for record in records(again.pull().body)] == [b"0", b"1", b"2"]
     again.close()
 
@@ -273,12 +273,12 @@ def test_delivery_that_fails_is_tried_again(harness):
     harness.send(properties="DELAY\x011\x02")
     harness.clock.advance(1000)
     harness.committer.refuse_with = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, (), "full")
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     harness.committer.refuse_with = None
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert harness.pull().code == 19
     harness.clock.advance(1000)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert len(records(harness.pull().body)) == 1
 
 
@@ -296,10 +296,10 @@ def test_a_delivery_that_fails_in_the_middle_loses_nothing(harness, monkeypatch)
             put(messages, done)
 
     monkeypatch.setattr(harness.committer, "put", fail_third)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert harness.broker.delays.as_json()["offsetTable"][1] == 2
     harness.clock.advance(1000)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert {record.body for record in records(harness.pull().body)} == {b"0", b"1", b"2", b"3", b"4"}
 
 
@@ -308,7 +308,7 @@ def test_a_delayed_message_that_nobody_can_store_holds_up_no_other(harness, capl
     harness.send(properties="DELAY\x011\x02", body=b"next")
     harness.clock.advance(1000)
     harness.committer.refuse_with = PutResult(PutStatus.MESSAGE_ILLEGAL, (), "too odd")
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     assert harness.broker.delays.next_due_ms() is None
     assert "too odd" in caplog.text
 
@@ -317,7 +317,7 @@ def test_more_than_a_batch_is_delivered(harness):
     for number in range(100):
         harness.send(properties="DELAY\x011\x02", body=b"%03d" % number)
     harness.clock.advance(1000)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     bodies = []
     offset = 0
     while (answer := harness.pull(queueOffset=offset)).code == 0:
@@ -334,7 +334,7 @@ def test_a_failed_message_goes_to_the_retry_topic_after_a_delay(harness):
     assert answer.code == 0
     assert harness.pull("%RETRY%g").code == 19
     harness.clock.advance(10_000)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     (retry,) = records(harness.pull("%RETRY%g").body)
     known = decode_properties(retry.properties)
     assert (retry.reconsume_times, retry.body) == (1, b"hello")
@@ -343,7 +343,7 @@ def test_a_failed_message_goes_to_the_retry_topic_after_a_delay(harness):
     ext = {"offset": retry.physical_offset, "group": "g", "delayLevel": 1, "originMsgId": "X"}
     assert harness.ask(36, ext).code == 0
     harness.clock.advance(1000)
-    harness.broker.delays.deliver(harness.clock.wall_ms())
+    harness.broker.delays.run_due(harness.clock.wall_ms())
     again = records(harness.pull("%RETRY%g", queueOffset=1).body)[0]
     assert again.reconsume_times == 2
     assert decode_properties(again.properties)["ORIGIN_MESSAGE_ID"] == record.message_id

@@ -103,6 +103,11 @@ class RemotingConnection:
         """A request of ours that needs no answer, as a frame."""
         return encode_frame(code=code, opaque=self.next_opaque(), flag=FLAG_ONE_WAY, ext=ext, body=body)
 
+    def request(self, code: int, ext: Mapping[str, str], body: Buffer = b"") -> tuple[int, bytes]:
+        """A request of ours that will be answered: the number that its answer carries, and the frame."""
+        opaque = self.next_opaque()
+        return opaque, encode_frame(code=code, opaque=opaque, ext=ext, body=body)
+
 
 def _bad_head(data: bytes | bytearray, at: int, length: int, mark: int, frame_bytes_max: int) -> RemoteProtocolError:
     start = bytes(data[at : at + 4])

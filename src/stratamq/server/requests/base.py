@@ -14,7 +14,13 @@ from typing import Any, Final, Protocol, TypeVar
 from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import CommandHeader
 
+CALLS_MAX: Final = 1_000
+"""How many requests of ours may wait for one peer's answers."""
 _MARK: Final = "serves_request_codes"
+
+
+Answered = Callable[[CommandHeader | None, bytes], None]
+"""What is called with a client's answer to a request of ours; with None when none came in time or the client left."""
 
 
 class Peer(Protocol):
@@ -46,8 +52,17 @@ class Peer(Protocol):
         """The request counted before has been dealt with."""
         ...
 
-    def notify(self, code: int, ext: dict[str, str]) -> None:
+    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """Send a request of our own that needs no answer."""
+        ...
+
+    def call(
+        self, code: int, ext: dict[str, str], body: bytes, answered: Answered, *, timeout_ms: int = 10_000
+    ) -> None:
+        """Send a request of our own; ``answered`` is called exactly once, with the answer or with None.
+
+        None comes when the time is up, when the peer leaves, and at once when too many calls wait (`CALLS_MAX`).
+        """
         ...
 
     def defer(self, work: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from stratamq.broker.broker import Broker
 from stratamq.broker.long_polling import Waiter
 from stratamq.broker.subscriptions import EXPRESSION_TAG, Subscription, parse_subscription
-from stratamq.broker.topics import PERM_READ, SCHEDULE_TOPIC
+from stratamq.broker.topics import PERM_READ
 from stratamq.errors import (
     AccessDenied,
     FlowControlled,
@@ -213,11 +213,11 @@ class PullRequests:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages have come in: wake who waits for them."""
-        waiting, delays = self._broker.waiting, self._broker.delays
+        waiting, watchers = self._broker.waiting, self._broker.watchers
         for arrival in arrivals:
             topic, queue_id = arrival.queue
-            if topic == SCHEDULE_TOPIC:
-                delays.arrived(queue_id)
+            if topic in watchers:
+                watchers[topic](queue_id)
             if len(waiting):
                 self.resume(waiting.wake(topic, queue_id, arrival.tags_codes))
 
