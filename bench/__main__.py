@@ -24,6 +24,8 @@ SUITES = {
     "bulk": "the Arrow reader against pyarrow on Parquet",
     "spark_scan": "Spark on a store against Spark on Parquet",
     "queuestore": "the queue store: confirmed publishes, restarts, memory of a long backlog",
+    "recovery": "restart after kill -9 with 10 GiB of log against RocketMQ",
+    "cleaning": "latency of sends while ten files of the log are deleted against without",
     "memory": "the broker's own memory with a large store and many connections",
 }
 

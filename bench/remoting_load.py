@@ -4,6 +4,7 @@ Meant to run in a process of its own, so that it does not share an interpreter w
 
     python -m bench.remoting_load send 127.0.0.1:10911 --connections 1 --window 512 --count 200000 --body 1024
     python -m bench.remoting_load pull 127.0.0.1:10911 --count 200000
+    python -m bench.remoting_load latency 127.0.0.1:10911 --connections 8 --seconds 10
 
 Prints one JSON object. Answers are counted by searching for what every answer begins with, which costs the generator
 about 0.1 us each; all send frames of a run have one length, so the next ones to send are a slice of one block.
@@ -180,6 +181,46 @@ def _events(sender: _Sender) -> int:
     return selectors.EVENT_READ | (selectors.EVENT_WRITE if sender.wants_to_write else 0)
 
 
+def run_latency(
+    host: str, port: int, connections: int, seconds: float, body: int, *, topic: str = "bench"
+) -> list[tuple[float, float]]:
+    """Send one message at a time on each connection; return when each was sent and how long it took.
+
+    Both in seconds; the first by `time.monotonic`, which all processes of a machine share. The list is in the order of
+    answers.
+    """
+    block, frame_bytes = send_block(topic, body, QUEUES)
+    selector = selectors.DefaultSelector()
+    sent_at: dict[socket.socket, float] = {}
+    for number in range(connections):
+        sock = socket.create_connection((host, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(sock, selectors.EVENT_READ, number % QUEUES * frame_bytes)
+    end = time.monotonic() + seconds
+    for key in list(selector.get_map().values()):
+        sock = key.fileobj  # type: ignore[assignment]
+        sent_at[sock] = time.monotonic()
+        sock.sendall(block[key.data : key.data + frame_bytes])
+    found: list[tuple[float, float]] = []
+    while sent_at:
+        for key, _ in selector.select(end - time.monotonic() + 30):
+            sock = key.fileobj  # type: ignore[assignment]
+            answer = sock.recv(65536)
+            now = time.monotonic()
+            if GOOD_ANSWER not in answer:
+                raise ValueError(f"an answer is no success: {answer[:300]!r}")
+            found.append((sent_at[sock], now - sent_at[sock]))
+            if now > end:
+                selector.unregister(sock)
+                sock.close()
+                del sent_at[sock]
+                continue
+            sent_at[sock] = now
+            sock.sendall(block[key.data : key.data + frame_bytes])
+    selector.close()
+    return found
+
+
 def pull_frame(topic: str, queue_id: int, offset: int, batch: int) -> bytes:
     """One PULL_MESSAGE with its subscription, as consumers send it."""
     ext = {
@@ -267,7 +308,7 @@ def run_pull(host: str, port: int, count: int, *, topic: str = "bench", batch: i
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", choices=("send", "pull"))
+    parser.add_argument("job", choices=("send", "pull", "latency"))
     parser.add_argument("address", help="host:port of the broker")
     parser.add_argument("--connections", type=int, default=1)
     parser.add_argument("--window", type=int, default=512)
@@ -275,8 +316,13 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--topic", default="bench")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the job latency")
     options = parser.parse_args()
     host, _, port = options.address.rpartition(":")
+    if options.job == "latency":
+        connections, seconds = options.connections, options.seconds
+        print(json.dumps(run_latency(host, int(port), connections, seconds, options.body, topic=options.topic)))
+        return
     if options.job == "send":
         load = run_send(
             host, int(port), options.connections, options.window, options.count, options.body, topic=options.topic
