@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from stratamq.logstore.types import GetResult, Message, PutDone
+from stratamq.logstore.types import GetResult, Message, PutDone, RecordFilter
 
 
 class QueryAnswer(Protocol):
@@ -39,8 +39,9 @@ class StoreSurface(Protocol):
         *,
         max_bytes: int | None = None,
         tags_codes: frozenset[int] | None = None,
+        matching: RecordFilter | None = None,
     ) -> GetResult:
-        """Read a queue from ``offset``; only messages with one of ``tags_codes``, when given."""
+        """Read a queue from ``offset``; only messages with one of ``tags_codes``, or that ``matching`` wants."""
         ...
 
     def min_offset(self, topic: str, queue_id: int) -> int:

@@ -293,6 +293,22 @@ def decode_record(data: Buffer, position: int = 0) -> Record:
     )
 
 
+def properties_text(data: Buffer, position: int = 0) -> str:
+    """The property string of the record at ``position``; of a checked record, as for `decode_record`, and as there.
+
+    Cost: about 1 us; the body is not touched.
+    """
+    sys_flag = _I32.unpack_from(data, position + SYS_FLAG_AT)[0]
+    body_at = position + _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS].size
+    topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
+    if _I32.unpack_from(data, position + MAGIC_AT)[0] == MAGIC_V2:
+        properties_at = topic_at + 2 + _I16.unpack_from(data, topic_at)[0] + 2
+    else:
+        properties_at = topic_at + 1 + data[topic_at] + 2
+    length = _I16.unpack_from(data, properties_at - 2)[0]
+    return str(data[properties_at : properties_at + length], "utf-8", "replace")
+
+
 class Flaw(NamedTuple):
     """What is wrong with a record: kind, byte position in the buffer, what was expected and what was found."""
 

@@ -68,21 +68,31 @@ def read_queue(
 ) -> GetResult:
     """Read up to ``max_messages`` from ``offset`` on; see `LogStore.get`."""
     low, high = queue.min_offset, queue.visible_offset
-    if high == 0:
-        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-    if offset < low:
-        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-    if offset >= high:
-        if offset == high:
-            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    if not low <= offset < high:
+        return outside(offset, low, high)
     wanted = max(1, min(max_messages, limits.memory_messages))
     count = wanted if tags_codes is None else max(SCAN_UNITS_MAX, wanted)
     units = queue.read_units(offset, min(count, high - offset))
     if len(units) < UNIT_BYTES:
-        next_file = (offset * UNIT_BYTES // queue.file_bytes + 1) * queue.file_bytes // UNIT_BYTES
-        return GetResult(GetStatus.OFFSET_FOUND_NULL, min(next_file, high), low, high)
+        return no_units(queue, offset, low, high)
     return _collect(log, units, offset, low, high, wanted, max_bytes, tags_codes, limits)
+
+
+def outside(offset: int, low: int, high: int) -> GetResult:
+    """The answer to a read from an offset that a queue of ``[low, high)`` does not have."""
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+
+def no_units(queue: ConsumeQueue, offset: int, low: int, high: int) -> GetResult:
+    """The answer to a read from a queue file that holds nothing there: go on in the next file."""
+    next_file = (offset * UNIT_BYTES // queue.file_bytes + 1) * queue.file_bytes // UNIT_BYTES
+    return GetResult(GetStatus.OFFSET_FOUND_NULL, min(next_file, high), low, high)
 
 
 def _collect(
@@ -131,7 +141,7 @@ def _collect(
         if stored_size != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
             if count:
                 break  # give out what is good; the next read begins at the damage and says so
-            raise _damage(log.path_of(base), position, size, stored_size, magic)
+            raise damage(log.path_of(base), position, size, stored_size, magic)
         if position != run_end:
             if run_end >= 0:
                 records.append(view[run_start:run_end])
@@ -148,7 +158,8 @@ def _collect(
     return GetResult(status, offset + scanned, low, high, records, count, total, physical < old)
 
 
-def _damage(path: str, position: int, size: int, stored_size: int, magic: int) -> CorruptionError:
+def damage(path: str, position: int, size: int, stored_size: int, magic: int) -> CorruptionError:
+    """The error for a record that is not what its queue says."""
     hint = "run `stratamq store check` on this directory"
     if magic not in (MAGIC_V1, MAGIC_V2):
         return BadMagic(path, position + 4, "DAA320A7 or DAA320AB", f"{magic & 0xFFFFFFFF:08X}", hint=hint)
