@@ -9,6 +9,7 @@ without anybody doing something.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 
@@ -215,6 +216,74 @@ class MessageRefused(StoreError):
         return f"message refused: {self.field} is {self.found}, allowed is {self.allowed}"
 
 
+# --- cold tier ------------------------------------------------------------------------------------------------
+
+
+class TierError(StoreError):
+    """Something about the cold tier."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class BackendError(TierError):
+    """The place that keeps cold objects did not do what it was asked; what it did is unknown. Trying again may help."""
+
+    retryable = True
+
+    def __init__(self, operation: str, name: str, cause: str) -> None:
+        super().__init__(f"{operation} of {name or 'the backend'} failed: {cause}")
+        self.operation = operation
+        self.name = name
+        self.cause = cause
+
+
+class ObjectMissing(TierError):
+    """There is no object of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no object {name}")
+        self.name = name
+
+
+class ObjectExists(TierError):
+    """An object of that name is there already; it was not changed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is an object {name} already")
+        self.name = name
+
+
+class WriterFenced(TierError):
+    """A writer with a higher epoch has taken over: this one must not write to the cold tier any more."""
+
+    def __init__(self, name: str, own_epoch: int, found_epoch: int) -> None:
+        super().__init__(
+            f"{name} was written under epoch {found_epoch}, and ours is {own_epoch}: another process has taken over"
+        )
+        self.name = name
+        self.own_epoch = own_epoch
+        self.found_epoch = found_epoch
+
+
+class ReadPending(TierError):
+    """What was asked for is being fetched from the cold tier; ask again when told.
+
+    ``when_ready`` takes a callable and calls it, once, on the thread that reads: at once when the answer has come
+    meanwhile, also when fetching failed, so that asking again says so.
+    """
+
+    retryable = True
+
+    def __init__(self, what: str, when_ready: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(f"{what} is being fetched from the cold tier")
+        self.when_ready = when_ready
+
+
 # --- broker ---------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +354,18 @@ class SubscriptionIllegal(BrokerError):
     """The subscription expression cannot be parsed."""
 
 
+class FilterUnknown(BrokerError):
+    """The broker does not know (yet) the SQL92 filter of this consumer, or cannot parse it."""
+
+    retryable = True
+
+
+class FilterStale(BrokerError):
+    """The broker knows only an older SQL92 filter of this consumer."""
+
+    retryable = True
+
+
 class NothingFound(BrokerError):
     """A query found nothing."""
 
@@ -318,6 +399,21 @@ class RemoteProtocolError(ProtocolError):
 
     def __str__(self) -> str:
         return self.text
+
+
+class PeerUnreachable(StrataError):
+    """A name server or broker that we asked cannot be reached, or did not answer. Fields: its address, and why."""
+
+    exit_code = 6
+    retryable = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.address} cannot be reached: {self.reason}; is it running, and is that its address?"
 
 
 # --- pipeline -------------------------------------------------------------------------------------------------
