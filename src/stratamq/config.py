@@ -449,6 +449,11 @@ class BrokerConfig:
         rocketmq="shortPollingTimeMills",
         doc="How long a pull waits when long polling is off.",
     )
+    property_filters: bool = setting(
+        True,
+        rocketmq="enablePropertyFilter",
+        doc="Whether consumers may filter by properties (SQL92). Off by default in RocketMQ.",
+    )
     waiting_pulls_max: int = setting(
         100_000,
         at_least=1,
@@ -503,7 +508,14 @@ class ServerConfig:
     """Settings of the process that serves clients: addresses and bounds of its ports."""
 
     host: str = setting("127.0.0.1", rocketmq="bindAddress", doc="IPv4 address that all ports listen on.")
-    namesrv_port: int = setting(9876, at_least=0, at_most=65535, doc="Port of the name server; 0 picks a free one.")
+    namesrv_port: int = setting(
+        9876, at_least=-1, at_most=65535, doc="Port of the name server; 0 picks a free one, -1 leaves it out."
+    )
+    namesrv_addresses: str = setting(
+        "",
+        rocketmq="namesrvAddr",
+        doc="Name servers elsewhere that the broker registers with, host:port joined by semicolons.",
+    )
     broker_port: int = setting(
         10911, at_least=0, at_most=65535, rocketmq="listenPort", doc="Port of the broker; 0 picks a free one."
     )

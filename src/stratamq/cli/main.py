@@ -31,6 +31,8 @@ class Lazy(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Lazy("stratamq.cli.serve:serve", "Run a broker with its name server."),
+    "nameserver": Lazy("stratamq.cli.nameserver:nameserver", "Run a name server alone."),
+    "broker": Lazy("stratamq.cli.broker:broker", "Run a broker that registers with name servers elsewhere."),
     "store": Lazy(
         "stratamq.cli.store:store", "Look into a store: inspect, check, dump, query; keep it small: clean, forecast."
     ),
@@ -61,6 +63,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without loading them."""
+        if not self._lazy:
+            return
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.help) for name, lazy in self._lazy.items()])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,41 +56,10 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
     )
 
 
-@click.command()
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory for all data.")
-@click.option("--host", help="IPv4 address to listen on.  [default: 127.0.0.1]")
-@click.option("--namesrv-port", type=click.IntRange(0, 65535), help="Name server; 0 picks a free one.  [default: 9876]")
-@click.option("--broker-port", type=click.IntRange(0, 65535), help="Broker; 0 picks a free one.  [default: 10911]")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="Page, API, metrics; 0: a free one.  [default: 8161]")
-@click.option("--amqp-port", type=click.IntRange(-1, 65535), help="AMQP; 0: a free one, -1: none.  [default: 5672]")
-@click.option(
-    "--ready-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Written with the addresses as JSON once clients may connect; removed at stop.",
-)
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="RocketMQ's broker.conf."
-)
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
-def serve(
-    data_dir: Path | None,
-    host: str | None,
-    namesrv_port: int | None,
-    broker_port: int | None,
-    http_port: int | None,
-    amqp_port: int | None,
-    ready_file: Path | None,
-    config_file: Path | None,
-    log_level: str,
+def run(
+    command: str, flags: dict[str, Any], *, data_dir: Path | None, ready_file: Path | None, config_file: Path | None
 ) -> None:
-    """Run a broker with its name server until SIGTERM or Ctrl-C.
-
-    RocketMQ clients connect to the name server's port, RabbitMQ clients to the AMQP port; everything is kept below the
-    data directory.
-    """
-    set_up_logging(log_level)
-    flags = {"host": host, "namesrv_port": namesrv_port, "broker_port": broker_port, "http_port": http_port}
-    flags["amqp_port"] = amqp_port
+    """Run a server until it is told to stop; what goes wrong becomes one sentence and an exit code."""
     try:
         conf = read_broker_conf(config_file) if config_file is not None else None
         if conf is not None and conf.unknown:
@@ -97,13 +67,74 @@ def serve(
         settings = read_settings(conf, data_dir=data_dir, flags=flags)
         asyncio.run(run_server(settings, ready_file=ready_file))
     except StrataError as error:
-        raise SystemExit(_failed(str(error), error.exit_code)) from error
+        raise SystemExit(failed(command, str(error), error.exit_code)) from error
     except OSError as error:
-        raise SystemExit(_failed(f"{error.filename or data_dir}: {error.strerror or error}", 1)) from error
+        raise SystemExit(failed(command, f"{error.filename or data_dir}: {error.strerror or error}", 1)) from error
 
 
-def _failed(text: str, exit_code: int) -> int:
-    click.echo(f"stratamq serve: {text}", err=True)
+def process_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that runs until it is stopped."""
+    for option in reversed(
+        (
+            click.option(
+                "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory for all data."
+            ),
+            click.option("--host", help="IPv4 address to listen on.  [default: 127.0.0.1]"),
+            click.option(
+                "--ready-file",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Written with the addresses as JSON once clients may connect; removed at stop.",
+            ),
+            click.option(
+                "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def broker_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that runs a broker."""
+    port = click.IntRange(0, 65535)
+    for option in reversed(
+        (
+            click.option("--broker-port", type=port, help="Broker; 0 picks a free one.  [default: 10911]"),
+            click.option("--http-port", type=port, help="Page, API, metrics; 0: a free one.  [default: 8161]"),
+            click.option(
+                "--amqp-port", type=click.IntRange(-1, 65535), help="AMQP; 0: a free one, -1: none.  [default: 5672]"
+            ),
+            click.option(
+                "--config",
+                "config_file",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="RocketMQ's broker.conf.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@process_options
+@click.option("--namesrv-port", type=click.IntRange(0, 65535), help="Name server; 0 picks a free one.  [default: 9876]")
+@broker_options
+def serve(
+    data_dir: Path | None, ready_file: Path | None, config_file: Path | None, log_level: str, **flags: Any
+) -> None:
+    """Run a broker with its name server until SIGTERM or Ctrl-C.
+
+    RocketMQ clients connect to the name server's port, RabbitMQ clients to the AMQP port; everything is kept below the
+    data directory.
+    """
+    set_up_logging(log_level)
+    run("serve", flags, data_dir=data_dir, ready_file=ready_file, config_file=config_file)
+
+
+def failed(command: str, text: str, exit_code: int) -> int:
+    """Say in one sentence why a command ends; returns the exit code."""
+    click.echo(f"stratamq {command}: {text}", err=True)
     return exit_code
 
 

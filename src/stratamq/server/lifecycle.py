@@ -39,6 +39,7 @@ from stratamq.logstore.types import Arrival
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.namesrv import NameServer
+from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener, RemotingPeer
 from stratamq.server.requests.admin import AdminRequests
 from stratamq.server.requests.base import collect
@@ -77,7 +78,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where clients reach the process."""
+    """Where clients reach the process. ``namesrv`` is the one of this process, or the ones it registers with."""
 
     namesrv: str
     broker: str
@@ -106,6 +107,7 @@ class Server:
         self._pulls: PullRequests | None = None
         self._listeners: list[RemotingListener] = []
         self.namesrv: NameServer | None = None
+        self.registrar: Registrar | None = None
 
     # --- start ---
 
@@ -120,7 +122,9 @@ class Server:
     async def _start(self) -> None:
         config = self.settings.server
         raise_file_limit()
-        namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port")
+        outside = parse_addresses(config.namesrv_addresses)
+        has_namesrv = config.namesrv_port >= 0
+        namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port") if has_namesrv else None
         broker_socket = self._bind(config.broker_port, "--broker-port")
         http_socket = self._bind(config.http_port, "--http-port")
         amqp_socket = self._bind_amqp(config.amqp_port)
@@ -141,13 +145,15 @@ class Server:
         await self.broker_listener.listen(broker_socket)
         if config.vip_port and port > 2:
             await self.broker_listener.listen(self._bind(port - 2, "--broker-port (vip_port takes it minus 2)"))
-        await self.namesrv.listener.listen(namesrv_socket)
+        if namesrv_socket is not None:
+            await self.namesrv.listener.listen(namesrv_socket)
         await self.http.listen(http_socket)
         near = advertised_host(config.host, "")
         amqp = await self._start_amqp(amqp_socket, near) if amqp_socket is not None else ""
-        self.addresses = Addresses(
-            f"{near}:{port_of(namesrv_socket)}", str(address), f"{near}:{port_of(http_socket)}", amqp
-        )
+        namesrv = config.namesrv_addresses if namesrv_socket is None else f"{near}:{port_of(namesrv_socket)}"
+        self.addresses = Addresses(namesrv, str(address), f"{near}:{port_of(http_socket)}", amqp)
+        own = () if namesrv_socket is None else (self.addresses.namesrv, f"localhost:{port_of(namesrv_socket)}")
+        self._register_outside([address for address in outside if address not in own])
         _log.info(
             "ready: name server %s, broker %s (%s in %s), http %s, AMQP %s, data in %s",
             self.addresses.namesrv,
@@ -157,6 +163,19 @@ class Server:
             self.addresses.http,
             self.addresses.amqp or "off",
             self.settings.data_dir,
+        )
+
+    def _register_outside(self, addresses: Sequence[str]) -> None:
+        """Register with name servers elsewhere, and take the broker away from them first thing at stop."""
+        if addresses:
+            self.registrar = Registrar(addresses, self._identity)
+            self.registrar.start()
+
+    def _identity(self) -> Identity:
+        config = self.settings.broker
+        address = str(self.broker.address)
+        return Identity(
+            cluster=config.cluster_name, name=config.broker_name, address=address, topics=self.broker.topics.as_json()
         )
 
     def _bind(self, port: int, flag: str, *, listen: bool = False) -> Any:
@@ -264,6 +283,8 @@ class Server:
         self._save_wanted.set()
         if self.namesrv is not None:
             self.namesrv.update_own(self.settings.broker.broker_name, config)
+        if self.registrar is not None:
+            self.registrar.changed()
 
     def _peer_lost(self, peer: RemotingPeer) -> None:
         self._members.notify_groups(self.broker.drop_connection(peer))
@@ -316,6 +337,8 @@ class Server:
         if not hasattr(self, "broker"):
             return
         _log.info("stopping")
+        if self.registrar is not None:
+            await self.registrar.close()
         for listener in self._listeners:
             listener.stop_accepting()
         self.broker.is_accepting = False

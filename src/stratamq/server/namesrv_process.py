@@ -1,0 +1,75 @@
+"""A name server as a process of its own: port, timers, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from pathlib import Path
+from typing import Final
+
+from stratamq.clock import Clock, SystemClock
+from stratamq.config import ServerConfig
+from stratamq.files.durable import ConfigFile, replace_file
+from stratamq.server.lifecycle import remove_ready_file
+from stratamq.server.namesrv import NameServer
+from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
+
+_log = logging.getLogger(__name__)
+SWEEP_S: Final = 5.0
+
+
+class NameServerProcess:
+    """One name server on one port, with its timers."""
+
+    def __init__(self, config: ServerConfig, data_dir: Path, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._file = ConfigFile(str(data_dir / "config" / "kvConfig.json"))
+        self._task: asyncio.Task[None] | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Bind the port and accept. Raises PortUnusable."""
+        raise_file_limit()
+        sock = bind(self._config.host, self._config.namesrv_port, "--port")
+        self.names = NameServer(self._config, self._clock, self._file)
+        self.address = f"{advertised_host(self._config.host, '')}:{port_of(sock)}"
+        await self.names.listener.listen(sock)
+        self._task = asyncio.create_task(self._sweep())
+        _log.info("ready: name server %s", self.address)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                self.names.listener.sweep()
+                self.names.expire()
+            except Exception:
+                _log.exception("periodic work failed")
+
+    async def stop(self) -> None:
+        """Close every connection, then the port."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self.names.listener.close(self._config.stop_timeout_ms / 1000)
+
+
+async def serve_names(config: ServerConfig, data_dir: Path, *, ready_file: Path | None = None) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order."""
+    wanted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wanted.set)
+    process = NameServerProcess(config, data_dir)
+    await process.start()
+    try:
+        if ready_file is not None:
+            replace_file(str(ready_file), json.dumps({"namesrv": process.address}).encode() + b"\n")
+        await wanted.wait()
+    finally:
+        if ready_file is not None:
+            remove_ready_file(ready_file)
+        await process.stop()
