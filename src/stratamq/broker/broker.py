@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from stratamq.broker.clients import ConsumerTable, ProducerTable
 from stratamq.broker.delays import Delays
+from stratamq.broker.filters import FilterTable
 from stratamq.broker.groups import GroupTable
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
@@ -36,6 +37,7 @@ from stratamq.config import BrokerConfig, StoreConfig, parse_delay_levels
 TOPICS_FILE: Final = "topics.json"
 GROUPS_FILE: Final = "subscriptionGroup.json"
 OFFSETS_FILE: Final = "consumerOffset.json"
+FILTERS_FILE: Final = "consumerFilter.json"
 DELAYS_FILE: Final = "delayOffset.json"
 
 
@@ -113,6 +115,8 @@ class Broker:
         )
         self.offsets = OffsetTable(open_file(OFFSETS_FILE).load(), wall_ms=clock.wall_ms)
         self.keep_table(OFFSETS_FILE, self.offsets)
+        self.filters = FilterTable(open_file(FILTERS_FILE).load(), wall_ms=clock.wall_ms)
+        self.keep_table(FILTERS_FILE, self.filters)
         self.consumers = ConsumerTable()
         self.producers = ProducerTable()
         self.locks = QueueLocks()
@@ -214,14 +218,21 @@ class Broker:
         """A connection is gone; return the consumer groups whose members have to know."""
         self.waiting.drop_connection(connection)
         self.producers.drop_connection(connection)
-        return self.consumers.drop_connection(connection)
+        return self.groups_left(self.consumers.drop_connection(connection))
+
+    def groups_left(self, groups: list[str]) -> list[str]:
+        """Members have left these consumer groups; returns the same. Filters of those left by all are dead."""
+        for group in groups:
+            if self.consumers.find(group) is None:
+                self.filters.unregister(group)
+        return groups
 
     def expire_clients(self) -> list[str]:
         """Drop clients that were silent too long; return the consumer groups whose members have to know."""
         now = self.clock.monotonic_ms()
         self.producers.expire(now)
         self.locks.expire(now)
-        return sorted({group for group, _ in self.consumers.expire(now)})
+        return self.groups_left(sorted({group for group, _ in self.consumers.expire(now)}))
 
     def retry_topic_of(self, group: str) -> None:
         """Make sure that ``%RETRY%group`` is there."""

@@ -23,7 +23,6 @@ CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (ServerConfig, BrokerConfig, Stor
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     "brokerId": ("0", "0 (this broker is a master)"),
     "brokerRole": ("ASYNC_MASTER", "ASYNC_MASTER (there is no replication yet)"),
-    "enablePropertyFilter": ("false", "false (SQL92 filters are not served)"),
     "enableDLegerCommitLog": ("false", "false (there is no replication yet)"),
     "slaveReadEnable": ("false", "false (there are no slaves)"),
     "storeType": ("default", "default"),

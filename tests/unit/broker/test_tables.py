@@ -14,7 +14,6 @@ from stratamq.errors import (
     AccessDenied,
     GroupNotFound,
     InvalidArgument,
-    NotSupported,
     SubscriptionIllegal,
     TopicNotFound,
     TopicRefused,
@@ -221,5 +220,7 @@ def test_subscriptions_that_cannot_be_served():
         parse_subscription("T", " || ")
     with pytest.raises(SubscriptionIllegal):
         parse_subscription("T", "||".join(f"t{number}" for number in range(2000)))
-    with pytest.raises(NotSupported):
-        parse_subscription("T", "a > 5", "SQL92")
+    with pytest.raises(SubscriptionIllegal, match="character 3"):
+        parse_subscription("T", "a ! 5", "SQL92")
+    with pytest.raises(SubscriptionIllegal, match="XPATH"):
+        parse_subscription("T", "//a", "XPATH")

@@ -66,7 +66,7 @@ def test_java_properties():
         ("autoCreateTopicEnable=1", "allowed: true or false"),
         ("brokerRole=SLAVE", "allowed: ASYNC_MASTER"),
         ("brokerId=1", "allowed: 0"),
-        ("enablePropertyFilter=true", "SQL92"),
+        ("enablePropertyFilter=maybe", "allowed: true or false"),
         ("maxMessageSize=99999999999999999999", "a whole number"),
     ],
 )

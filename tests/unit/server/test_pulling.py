@@ -68,7 +68,7 @@ def test_checks_in_their_order(tmp_path):
     assert harness.pull("R", queueId=2).code == 29
     assert harness.pull("R", queueId=-1).code == 29
     assert harness.pull("R", maxMsgNums=0).code == 29
-    assert harness.pull("R", expressionType="SQL92").code == 1
+    assert harness.pull("R", expressionType="SQL92").code == 23
     assert harness.pull("R", sysFlag=0).code == 24
     assert harness.pull("R", subscription=None, queueOffset=None).code == 1
     harness.close()
@@ -86,19 +86,6 @@ def test_the_heartbeats_subscription_is_used_when_the_pull_has_none(harness):
     assert harness.pull(sysFlag=0, subVersion=2).code == 25
     harness.broker.topics.ensure("U", queues=1)
     assert harness.pull("U", sysFlag=0).code == 24
-
-
-def test_a_subscription_by_sql_is_refused_when_somebody_pulls(harness):
-    harness.broker.topics.ensure("T", queues=1)
-    subscription = {"topic": "T", "subString": "a > 5", "expressionType": "SQL92", "subVersion": 1}
-    body = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [subscription]}]}
-    assert harness.ask(34, {}, body).code == 0
-    answer = harness.pull(sysFlag=0)
-    assert (answer.code, "SQL92" in (answer.remark or "")) == (1, True)
-    check = {"clientId": "c", "group": "g", "subscriptionData": subscription}
-    assert harness.ask(46, {}, check).code == 1
-    good = {"topic": "T", "subString": "A", "expressionType": "TAG"}
-    assert harness.ask(46, {}, {"clientId": "c", "group": "g", "subscriptionData": good}).code == 0
 
 
 def test_broadcasting_may_be_forbidden(harness):

@@ -89,6 +89,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], int]] = {
     errors.ServiceUnavailable: RESOURCE_ERROR,
     errors.SubscriptionUnknown: PRECONDITION_FAILED,
     errors.SubscriptionStale: PRECONDITION_FAILED,
+    errors.FilterUnknown: PRECONDITION_FAILED,
+    errors.FilterStale: PRECONDITION_FAILED,
     errors.SubscriptionIllegal: PRECONDITION_FAILED,
     errors.NothingFound: NOT_FOUND,
     errors.InvalidArgument: PRECONDITION_FAILED,

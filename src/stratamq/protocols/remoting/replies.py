@@ -30,6 +30,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], ResponseCode]] = {
     errors.SubscriptionUnknown: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     errors.SubscriptionStale: ResponseCode.SUBSCRIPTION_NOT_LATEST,
     errors.SubscriptionIllegal: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    errors.FilterUnknown: ResponseCode.FILTER_DATA_NOT_EXIST,
+    errors.FilterStale: ResponseCode.FILTER_DATA_NOT_LATEST,
     errors.NothingFound: ResponseCode.QUERY_NOT_FOUND,
     errors.InvalidArgument: ResponseCode.INVALID_PARAMETER,
     errors.NotSupported: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

@@ -28,6 +28,7 @@ from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.headers import ConsumerGroupHeader, HeaderReader, UnregisterClientHeader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
+from stratamq.server.requests.pull import filters_off
 
 _log = logging.getLogger(__name__)
 _read_unregister: Final = HeaderReader(UnregisterClientHeader)
@@ -66,14 +67,17 @@ class MemberRequests:
         group = broker.groups.get(entry.group)
         broker.retry_topic_of(entry.group)
         is_short = getattr(data, "is_without_subscriptions", False) and not entry.subscriptions
+        subscriptions = None if is_short else [_parse(item) for item in entry.subscriptions]
         joined = broker.consumers.register(
             entry.group,
             client,
             consume_type=entry.consume_type,
             message_model=entry.message_model,
             consume_from=entry.consume_from,
-            subscriptions=None if is_short else [_parse(item) for item in entry.subscriptions],
+            subscriptions=subscriptions,
         )
+        if subscriptions is not None:
+            broker.filters.register(entry.group, subscriptions)
         if joined.is_new_member:
             _log.info("consumer %s from %s joined group %s", client.client_id, client.address, entry.group)
         is_told = group.notify_consumer_ids_changed_enable and entry.message_model != BROADCASTING
@@ -88,7 +92,7 @@ class MemberRequests:
             broker.producers.unregister(fields.producer_group, peer)
         if fields.consumer_group and broker.consumers.unregister(fields.consumer_group, peer, fields.client_id):
             _log.info("consumer %s left group %s", fields.client_id, fields.consumer_group)
-            self.notify_groups([fields.consumer_group])
+            self.notify_groups(broker.groups_left([fields.consumer_group]))
         return encode_response(header, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -105,10 +109,8 @@ class MemberRequests:
         """Say whether a subscription can be served."""
         _, _, entry = decode_subscription(body)
         if entry is not None:
-            if entry.expression_type != EXPRESSION_TAG:
-                raise RemoteProtocolError(
-                    f"The broker does not support consumer to filter message by {entry.expression_type}", reply_hint=1
-                )
+            if entry.expression_type != EXPRESSION_TAG and not self._broker.config.property_filters:
+                raise filters_off(entry.expression_type)
             parse_subscription(entry.topic, entry.expression, entry.expression_type)
         return encode_response(header, ResponseCode.SUCCESS)
 

@@ -13,12 +13,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stratamq.broker.broker import Broker
 from stratamq.broker.long_polling import Waiter
+from stratamq.broker.sql import SqlFilter
 from stratamq.broker.subscriptions import EXPRESSION_TAG, Subscription, parse_subscription
 from stratamq.broker.topics import PERM_READ
 from stratamq.errors import (
     AccessDenied,
+    FilterStale,
+    FilterUnknown,
     FlowControlled,
     InvalidArgument,
     QueueNotFound,
@@ -69,6 +74,7 @@ class _Pull(NamedTuple):
     serialization: int
     fields: PullHeader
     tags_codes: frozenset[int] | None
+    matching: SqlFilter | None
 
 
 class PullRequests:
@@ -85,17 +91,17 @@ class PullRequests:
         fields = read_pull(header)
         if not self._broker.is_accepting:
             raise ServiceUnavailable(_STOPPING)
-        tags_codes = self._check(fields)
+        tags_codes, matching = self._check(fields)
         if fields.sys_flag & PULL_COMMITS and fields.commit_offset >= 0:
             self._broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
-        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes)
+        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
         self._run(pull, may_wait=bool(fields.sys_flag & PULL_MAY_WAIT) and not header.is_one_way)
         return None
 
     # --- checks, in RocketMQ's order ---
 
-    def _check(self, fields: PullHeader) -> frozenset[int] | None:
-        """Check a pull and return the tags codes to filter by; None for all."""
+    def _check(self, fields: PullHeader) -> tuple[frozenset[int] | None, SqlFilter | None]:
+        """Check a pull and return the tags codes and the SQL92 filter to read by; None for all."""
         broker = self._broker
         if not broker.config.permission & PERM_READ:
             raise AccessDenied("this broker gives no messages (brokerPermission)")
@@ -110,14 +116,25 @@ class PullRequests:
         if fields.max_msg_nums < 1:
             raise InvalidArgument(f"maxMsgNums is {fields.max_msg_nums}, it must be at least 1")
         subscription = self._subscription(fields, group.consume_broadcast_enable)
-        if subscription.expression_type != EXPRESSION_TAG:
-            raise _filter_not_served(subscription.expression_type)
-        return subscription.tags_codes
+        if subscription.expression_type == EXPRESSION_TAG:
+            return subscription.tags_codes, None
+        matching = subscription.sql if fields.sys_flag & PULL_HAS_SUBSCRIPTION else self._filter(fields)
+        if not broker.config.property_filters:
+            raise filters_off(subscription.expression_type)
+        return None, matching
+
+    def _filter(self, fields: PullHeader) -> SqlFilter:
+        """The filter that the group's heartbeats brought."""
+        kept = self._broker.filters.find(fields.consumer_group, fields.topic)
+        where = f"the SQL92 filter of group {fields.consumer_group} for topic {fields.topic}"
+        if kept is None:
+            raise FilterUnknown(f"{where} is not known here, or cannot be parsed; the broker's log says why")
+        if kept.version < fields.sub_version:
+            raise FilterStale(f"{where} known here is older")
+        return kept.sql
 
     def _subscription(self, fields: PullHeader, broadcast_enabled: bool) -> Subscription:
         if fields.sys_flag & PULL_HAS_SUBSCRIPTION:
-            if fields.expression_type not in (None, "", EXPRESSION_TAG):
-                raise _filter_not_served(fields.expression_type)
             return parse_subscription(fields.topic, fields.subscription or "", fields.expression_type or "")
         group = self._broker.consumers.find(fields.consumer_group)
         if group is None:
@@ -133,16 +150,20 @@ class PullRequests:
 
     # --- reading ---
 
-    def _run(self, pull: _Pull, *, may_wait: bool) -> None:
+    def _read(self, pull: _Pull) -> GetResult:
         fields = pull.fields
-        result = self._get(
+        return self._get(
             fields.topic,
             fields.queue_id,
             fields.queue_offset,
             min(fields.max_msg_nums, PULL_MESSAGES_MAX),
             max_bytes=fields.max_msg_bytes if fields.max_msg_bytes is not None and fields.max_msg_bytes > 0 else None,
             tags_codes=pull.tags_codes,
+            matching=pull.matching,
         )
+
+    def _run(self, pull: _Pull, *, may_wait: bool) -> None:
+        fields, result = pull.fields, self._read(pull)
         code = CODE_OF_GET[result.status]
         if result.status in _EMPTY_QUEUE and fields.queue_offset == 0:
             code = _NOT_FOUND
@@ -181,29 +202,49 @@ class PullRequests:
             return False
         if broker.waiting.is_full:
             raise FlowControlled("[REJECTREQUEST] too many pulls are waiting at this broker")
-        broker.waiting.park(
+        self._park_until(pull, broker.clock.monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX))
+        return True
+
+    def _park_until(self, pull: _Pull, deadline_ms: int) -> None:
+        self._broker.waiting.park(
             Waiter(
                 connection=pull.peer,
-                topic=fields.topic,
-                queue_id=fields.queue_id,
-                offset=fields.queue_offset,
+                topic=pull.fields.topic,
+                queue_id=pull.fields.queue_id,
+                offset=pull.fields.queue_offset,
                 tags_codes=pull.tags_codes,
-                deadline_ms=broker.clock.monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX),
+                deadline_ms=deadline_ms,
                 request=pull,
             )
         )
-        return True
 
-    def resume(self, waiters: Sequence[Waiter]) -> None:
-        """Run pulls again that waited. One whose peer takes nothing now is run when it does."""
+    def resume(self, waiters: Sequence[Waiter], *, in_time: bool = False) -> None:
+        """Run pulls again that waited. One whose peer takes nothing now is run when it does.
+
+        With ``in_time`` they are woken by messages; who filters by properties and wants none of them waits on.
+        """
         for waiter in waiters:
             pull: _Pull = waiter.request
             if pull.peer.is_closed:
                 continue
             if pull.peer.is_clogged:
                 pull.peer.defer(partial(self._run_again, pull))
+            elif in_time and pull.matching is not None and self._waits_on(pull, waiter.deadline_ms):
+                continue
             else:
                 self._run_again(pull)
+
+    def _waits_on(self, pull: _Pull, deadline_ms: int) -> bool:
+        """Look at what came; when nothing of it is wanted, wait on behind it."""
+        try:
+            result = self._read(pull)
+        except Exception:
+            return False  # running the pull again says what is wrong
+        if result.status is not GetStatus.NO_MATCHED_MESSAGE or result.next_offset != result.max_offset:
+            return False
+        fields = msgspec.structs.replace(pull.fields, queue_offset=result.next_offset)
+        self._park_until(pull._replace(fields=fields), deadline_ms)
+        return True
 
     def _run_again(self, pull: _Pull) -> None:
         try:
@@ -219,7 +260,7 @@ class PullRequests:
             if topic in watchers:
                 watchers[topic](queue_id)
             if len(waiting):
-                self.resume(waiting.wake(topic, queue_id, arrival.tags_codes))
+                self.resume(waiting.wake(topic, queue_id, arrival.tags_codes), in_time=True)
 
     def expire(self) -> None:
         """Answer the pulls whose time is up."""
@@ -251,7 +292,8 @@ def _refuse(pull: _Pull, code: int, remark: str) -> None:
     pull.peer.write(encode_response(asked, code, remark=remark))
 
 
-def _filter_not_served(expression_type: str | None) -> RemoteProtocolError:
+def filters_off(expression_type: str) -> RemoteProtocolError:
+    """The error for a subscription by properties where `enablePropertyFilter` is off; RocketMQ's words."""
     return RemoteProtocolError(
         f"The broker does not support consumer to filter message by {expression_type}",
         reply_hint=ResponseCode.SYSTEM_ERROR,
