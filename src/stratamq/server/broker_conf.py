@@ -15,10 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, settings_of
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig, settings_of
 from stratamq.errors import ConfigError
 
-CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (ServerConfig, BrokerConfig, StoreConfig, RetentionConfig)
+CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
+    ServerConfig,
+    BrokerConfig,
+    StoreConfig,
+    RetentionConfig,
+    TieredConfig,
+)
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     "brokerId": ("0", "0 (this broker is a master)"),
@@ -85,7 +91,7 @@ def interpret(properties: Mapping[str, str], *, where: str = "") -> BrokerConf:
         if info.rocketmq
     }
     own = {
-        field.name: (config_class, field)
+        own_name(config_class, field.name): (config_class, field)
         for config_class in CONFIG_CLASSES
         for field, info in settings_of(config_class)
         if not info.rocketmq
@@ -104,6 +110,11 @@ def interpret(properties: Mapping[str, str], *, where: str = "") -> BrokerConf:
         elif key != _ROOT_KEY:
             unknown.append(key)
     return BrokerConf(values, properties.get(_ROOT_KEY, "").strip() or None, sorted(unknown))
+
+
+def own_name(config_class: type[Any], name: str) -> str:
+    """What a setting is called in a file where RocketMQ has no name for it."""
+    return str(getattr(config_class, "PREFIX", "")) + name
 
 
 def build(config_class: type[Any], *layers: Mapping[str, Any]) -> Any:
@@ -143,7 +154,7 @@ def render_settings() -> str:
         parts.append(f"\n## {_TITLES[config_class.__name__]}\n\n{(config_class.__doc__ or '').strip()}\n\n")
         parts.append("| setting | in broker.conf | default | allowed | what it does |\n|---|---|---|---|---|\n")
         for field, info in settings_of(config_class):
-            parts.append(_row(field, info))
+            parts.append(_row(own_name(config_class, field.name), field, info))
     only = "".join(f"| `{key}` | {allowed} |\n" for key, (_, allowed) in sorted(ONLY_VALUE.items()))
     parts.append(_PAGE_TAIL + only)
     return "".join(parts)
@@ -154,6 +165,7 @@ _TITLES: Final = {
     "BrokerConfig": "Broker",
     "StoreConfig": "Store",
     "RetentionConfig": "Retention",
+    "TieredConfig": "Cold tier",
 }
 
 _PAGE_HEAD: Final = """\
@@ -180,7 +192,7 @@ These keys of RocketMQ are understood, and any other value is refused, because i
 """
 
 
-def _row(field: dataclasses.Field[Any], info: Any) -> str:
+def _row(name: str, field: dataclasses.Field[Any], info: Any) -> str:
     default = field.default
     if isinstance(default, enum.Enum):
         shown = str(default.value)
@@ -190,7 +202,7 @@ def _row(field: dataclasses.Field[Any], info: Any) -> str:
         shown = str(default)
     allowed = _allowed(default, info)
     rocketmq = f"`{info.rocketmq}`" if info.rocketmq else ""
-    return f"| `{field.name}` | {rocketmq} | {f'`{shown}`' if shown else 'empty'} | {allowed} | {info.doc} |\n"
+    return f"| `{name}` | {rocketmq} | {f'`{shown}`' if shown else 'empty'} | {allowed} | {info.doc} |\n"
 
 
 def _allowed(default: Any, info: Any) -> str:
