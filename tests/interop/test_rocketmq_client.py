@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 __all__ = ["java", "kind", "own_target", "target"]
 
+SUBSCRIPTION_PARSE_FAILED = 23
 SUBSCRIPTION_GROUP_NOT_EXIST = 26
 
 _numbers = itertools.count()
@@ -644,3 +645,30 @@ def test_sql_filters(clients: JavaClient, target: Target, names: tuple[str, str]
     clients.send([{"topic": topic, "text": str(i), "properties": {"price": str(i)}} for i in range(20)])
     clients.push(target.namesrv, topic, id="c", group=group, sql="price BETWEEN 5 AND 9")
     assert sorted(int(text) for text in texts(collect(clients, "c", 5))) == [5, 6, 7, 8, 9]
+
+
+def test_a_waiting_consumer_gets_the_message_that_its_filter_wants(
+    clients: JavaClient, target: Target, names: tuple[str, str]
+) -> None:
+    need(target, "sql")
+    topic, group = names
+    fill(clients, topic, 1)
+    clients.push(target.namesrv, topic, id="c", group=group, sql="price > 5 AND kind IN ('x', 'y')")
+    clients.wait_queues("c", len({row["queueId"] for row in clients.call("producer.queues", id="p", topic=topic)}))
+    for price in (1, 2, 9):
+        clients.send([{"topic": topic, "text": f"{price}", "properties": {"price": str(price), "kind": "x"}}])
+    clients.send([{"topic": topic, "text": "other", "properties": {"price": "9", "kind": "z"}}])
+    clients.send([{"topic": topic, "text": "last", "properties": {"price": "7", "kind": "y"}}])
+    assert sorted(texts(collect(clients, "c", 2))) == ["9", "last"]
+
+
+def test_a_filter_that_cannot_be_parsed_is_refused_at_start(
+    clients: JavaClient, target: Target, names: tuple[str, str]
+) -> None:
+    need(target, "sql")
+    topic, group = names
+    fill(clients, topic, 1)
+    with pytest.raises(CallFailed) as failure:
+        clients.push(target.namesrv, topic, id="c", group=group, sql="price BETWEEN 9 AND 5")
+    assert failure.value.exception == "MQClientException"
+    assert failure.value.code == SUBSCRIPTION_PARSE_FAILED

@@ -41,7 +41,7 @@ CLIENT_VERSIONS = ("5.3.3", "5.5.0", "4.9.7")
 DEFAULT_VERSION = "5.3.3"
 
 # Drivers that need the broker's jars.
-SERVER_SOURCES = ("Server.java", "Special.java")
+SERVER_SOURCES = ("Server.java", "Special.java", "Filter.java")
 
 RESOLVE_TIMEOUT_S = 300
 START_TIMEOUT_S = 60

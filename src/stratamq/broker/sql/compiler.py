@@ -249,6 +249,8 @@ def _one_of(name: str, texts: frozenset[str], *, negated: bool) -> Evaluate:
 def _part(node: Part) -> Evaluate:
     """FALSE, with NOT as well, where there is no text to look into or nothing to look for."""
     inner, text, negated = _value(node.operand), node.text, node.negated
+    if not text:
+        return lambda values: False  # and the operand is not looked at
     found: Callable[[str, str], bool] = {
         "CONTAINS": str.__contains__,
         "STARTSWITH": str.startswith,
@@ -257,7 +259,7 @@ def _part(node: Part) -> Evaluate:
 
     def evaluate(values: Mapping[str, str]) -> Value:
         value = inner(values)
-        if not isinstance(value, str) or not text:
+        if not isinstance(value, str):
             return False
         return found(value, text) is not negated
 
