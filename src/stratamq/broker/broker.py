@@ -19,6 +19,7 @@ from stratamq.broker.long_polling import WaitingPulls
 from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, StoreSurface, Worker
 from stratamq.broker.sending import Sending, UniqueKeys
+from stratamq.broker.statistics import Statistics, Totals
 from stratamq.broker.topics import (
     HALF_OP_TOPIC,
     HALF_TOPIC,
@@ -89,6 +90,7 @@ class Broker:
         clock: Clock,
         process_id: int = 0,
         on_topic_changed: Callable[[TopicConfig], None] = lambda config: None,
+        on_topic_deleted: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.config = config
         self.address = address
@@ -104,6 +106,7 @@ class Broker:
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self._on_topic_changed = on_topic_changed
+        self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
         self._topics_file, self._groups_file = open_file(TOPICS_FILE), open_file(GROUPS_FILE)
         self.topics = TopicTable(self._topics_file.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
@@ -135,6 +138,8 @@ class Broker:
             body_bytes_max=store_config.message_body_bytes_max,
         )
         self.counters = Counters(started_ms=clock.wall_ms())
+        self.statistics = Statistics(now_ms=clock.wall_ms(), totals=self._totals, cluster=config.cluster_name)
+        self.workers.append(self.statistics)
         self.host_hex = address.host_bytes.hex().upper()
         self._make_own_topics()
         self.topics_taken_back = self.topics.take_back(store.queues())
@@ -158,9 +163,37 @@ class Broker:
         ensure(config.cluster_name, queues=16, perm=PERM_READ | PERM_WRITE | PERM_INHERIT)
         ensure(config.broker_name, queues=1, perm=PERM_READ | PERM_WRITE | PERM_INHERIT)
         ensure("OFFSET_MOVED_EVENT", queues=1)
+        ensure(f"{config.cluster_name}_REPLY_TOPIC", queues=1)
         ensure(SCHEDULE_TOPIC, queues=max(SCHEDULE_QUEUES, self.delays.levels))
         ensure(HALF_TOPIC, queues=1)
         ensure(HALF_OP_TOPIC, queues=1)
+
+    def _totals(self) -> Totals:
+        counters = self.counters
+        return Totals(counters.messages_put, counters.gets_found, counters.gets_missed, counters.messages_got)
+
+    def reconfigure(self, config: BrokerConfig, store_config: StoreConfig) -> None:
+        """Take settings that may change while the broker runs ; the others stay as they were."""
+        before, self.config = self.config, config
+        self.groups.auto_create = config.auto_create_groups
+        self.sending.reconfigure(permission=config.permission, body_bytes_max=store_config.message_body_bytes_max)
+        if (before.auto_create_topics, before.default_topic_queues) != (
+            config.auto_create_topics,
+            config.default_topic_queues,
+        ):
+            self._make_own_topics()
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic: its settings, its queues in the store, and everybody's offsets and counts in it.
+
+        Blocks while the store removes the queues' files. Harmless when it is not there.
+        """
+        if self.topics.delete(topic):
+            self._dirty.topics = True
+        self.offsets.delete_topic(topic)
+        self.statistics.forget_topic(topic)
+        self.store.delete_topic(topic)
+        self._on_topic_deleted(topic)
 
     def keep_table(self, file_name: str, table: SavedTable) -> None:
         """Have a table written to a file of the folder ``config`` as often as consumer offsets are."""

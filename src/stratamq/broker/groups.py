@@ -16,6 +16,8 @@ from stratamq.errors import GroupNotFound, InvalidArgument
 
 GROUP_CHARACTERS_MAX: Final = 120
 GROUPS_MAX: Final = 100_000
+FORBIDDEN_READ: Final = 1 << 2
+"""The bit of ``forbiddenTable`` that stands for reading."""
 _LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -46,6 +48,10 @@ def check_group_name(group: str) -> None:
         )
 
 
+def _mask(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 class GroupTable:
     """All consumer groups of a broker. ``on_change`` is called after every change."""
 
@@ -57,7 +63,8 @@ class GroupTable:
         wall_ms: Callable[[], int],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._auto_create = auto_create
+        self.auto_create = auto_create
+        """Whether a group is made on first use."""
         self._wall_ms = wall_ms
         self._on_change = on_change
         self._groups: dict[str, GroupConfig] = {}
@@ -82,7 +89,7 @@ class GroupTable:
         found = self._groups.get(group)
         if found is not None:
             return found
-        if not self._auto_create:
+        if not self.auto_create:
             raise GroupNotFound(
                 f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true"
             )
@@ -103,6 +110,30 @@ class GroupTable:
         """Forget a group."""
         if self._groups.pop(group, None) is not None:
             self._changed()
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Let a group read a topic or forbid it. Raises GroupNotFound, InvalidArgument."""
+        self.get(group)
+        table = self._forbidden.get(group)
+        topics: dict[str, Any] = table if isinstance(table, dict) else {}
+        mask = _mask(topics.get(topic))
+        changed = mask & ~FORBIDDEN_READ if readable else mask | FORBIDDEN_READ
+        if changed == mask:
+            return
+        topics[topic] = changed
+        if not changed:
+            del topics[topic]
+        self._forbidden[group] = topics
+        if not topics:
+            del self._forbidden[group]
+        self._changed()
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """Whether a group may read a topic."""
+        if not self._forbidden:
+            return True
+        table = self._forbidden.get(group)
+        return not (isinstance(table, dict) and _mask(table.get(topic)) & FORBIDDEN_READ)
 
     def configs(self) -> Mapping[str, GroupConfig]:
         """All groups by name; a view, not to be changed."""

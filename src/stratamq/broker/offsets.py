@@ -22,6 +22,8 @@ class OffsetTable:
     def __init__(self, stored: Any = None, *, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.resets: dict[tuple[str, str, int], int] = {}
+        """Offsets that an operator set and the group has not heard of yet: (topic, group, queue id) -> offset."""
         self.is_dirty = False
         self.version = DataVersion.from_json(stored.get("dataVersion") if isinstance(stored, dict) else None)
         table = stored.get("offsetTable") if isinstance(stored, dict) else None
@@ -59,11 +61,43 @@ class OffsetTable:
         """Groups that have committed something in a topic, sorted."""
         return sorted(group for name, group in self._offsets if name == topic)
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset on an operator's behalf: it stands at once, and the group's next pull is told of it.
+
+        Until then what the group commits in that queue is not taken.
+        """
+        self.commit(group, topic, queue_id, offset)
+        self.resets[topic, group, queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset to tell a group of, once; None when nobody set one."""
+        return self.resets.pop((topic, group, queue_id), None)
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether an operator set an offset that the group has not heard of yet."""
+        return (topic, group, queue_id) in self.resets
+
+    def clone(self, group: str, to_group: str, topic: str) -> None:
+        """Let another group stand where this one stands in a topic."""
+        queues = self._offsets.get((topic, group))
+        if queues:
+            self._offsets[topic, to_group] = dict(queues)
+            self.is_dirty = True
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget everybody's offsets in a topic."""
+        self._delete(lambda key: key[0] == topic)
+
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        for key in [key for key in self._offsets if key[1] == group]:
+        self._delete(lambda key: key[1] == group)
+
+    def _delete(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
+        for key in [key for key in self._offsets if is_meant(key)]:
             del self._offsets[key]
             self.is_dirty = True
+        for reset in [reset for reset in self.resets if is_meant(reset[:2])]:
+            del self.resets[reset]
 
     def as_json(self) -> dict[str, Any]:
         """What ``consumerOffset.json`` holds. Counts a new data version when something changed since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from stratamq.formats.consume_queue import Unit
 from stratamq.logstore.types import GetResult, Message, PutDone, RecordFilter
 
 
@@ -74,6 +75,14 @@ class StoreSurface(Protocol):
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryAnswer:
         """Messages with a key, newest first."""
+        ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> Sequence[Unit]:
+        """Up to ``count`` consume-queue units from an offset on, as far as consumers may read."""
+        ...
+
+    def delete_topic(self, topic: str) -> Any:
+        """Remove all queues of a topic. Its records stay in the log until they expire."""
         ...
 
     def status(self) -> Any:

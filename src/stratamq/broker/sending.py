@@ -61,6 +61,10 @@ class Sending:
             names.CLUSTER: cluster,
         }
         self._own_text = encode_properties(self._own)
+        self.reconfigure(permission=permission, body_bytes_max=body_bytes_max)
+
+    def reconfigure(self, *, permission: int, body_bytes_max: int) -> None:
+        """Take settings that may change while the broker runs."""
         self._is_writable = bool(permission & PERM_WRITE)
         self._body_bytes_max = body_bytes_max
 

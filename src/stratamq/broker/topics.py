@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from stratamq.broker.versions import DataVersion
-from stratamq.errors import AccessDenied, InvalidArgument, TopicNotFound, TopicRefused
+from stratamq.errors import InvalidArgument, TopicNotFound, TopicRefused
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
@@ -141,16 +141,23 @@ class TopicTable:
         self._on_change(config)
 
     def update(self, config: TopicConfig) -> None:
-        """Create or change a topic on an operator's behalf. Raises TopicRefused, AccessDenied, InvalidArgument."""
+        """Create or change a topic on an operator's behalf. Raises TopicRefused, InvalidArgument."""
         check_topic_name(config.topic_name)
         if is_system_topic(config.topic_name):
-            raise AccessDenied(f"topic {config.topic_name} belongs to the broker")
+            raise TopicRefused(f"topic {config.topic_name} belongs to the broker")
         for count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 <= count <= QUEUES_MAX:
                 raise InvalidArgument(f"a topic has 0 to {QUEUES_MAX} queues, not {count}")
         if not 0 <= config.perm <= PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT:
             raise InvalidArgument(f"permission {config.perm} is not a sum of 4 (read), 2 (write), 1 (inherit)")
         self.put(config)
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; say whether it was there."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self.version.next(self._wall_ms())
+        return True
 
     def ensure(
         self, topic: str, *, queues: int, perm: int = PERM_READ | PERM_WRITE, order: bool = False, sys_flag: int = 0

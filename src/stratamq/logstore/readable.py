@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from stratamq.config import FlushMode
+from stratamq.formats.consume_queue import Unit
 from stratamq.logstore.filtered_read import read_matching
 from stratamq.logstore.queries import QUERY_MAX, find_by_key, record_view
 from stratamq.logstore.reader import ReadLimits, offset_by_time, read_queue, store_timestamp_at
@@ -70,6 +71,15 @@ class ReadableStore:
         """One more than the newest offset that can be read; 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.visible_offset
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
+        """Up to ``count`` units of a queue from ``offset`` on, no further than consumers may read; empty beyond it."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or offset < queue.min_offset:
+            return []
+        end = min(offset + count, queue.visible_offset)
+        found = [queue.unit(at) for at in range(offset, end)]
+        return [unit for unit in found if unit is not None]
 
     def queues(self) -> list[QueueKey]:
         """All queues that hold or held a message, sorted."""

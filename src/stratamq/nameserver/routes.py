@@ -286,6 +286,12 @@ class RouteTable:
             self._forget_owner(topic, name)
         self.generation += bool(names)
 
+    def forget_queues(self, topic: str, name: str) -> None:
+        """One broker has no longer anything of a topic."""
+        if name in self._topics.get(topic, ()):
+            self._forget_owner(topic, name)
+            self.generation += 1
+
     def add_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
         """Take a topic as an operator states it; queues of unknown brokers are left out."""
         known = {name: data for name, data in queues.items() if name in self._brokers}

@@ -48,6 +48,7 @@ from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
@@ -228,6 +229,7 @@ class Server:
             clock=self.clock,
             process_id=os.getpid(),
             on_topic_changed=self._topic_changed,
+            on_topic_deleted=self._topic_deleted,
         )
         self.retention = retention_of(
             opened.store,
@@ -251,6 +253,7 @@ class Server:
             MessageRequests(broker),
             self._members,
             OffsetRequests(broker),
+            ReplyRequests(broker),
             SendBackRequests(broker),
             TopicRequests(broker),
             GroupRequests(broker),
@@ -283,6 +286,13 @@ class Server:
         self._save_wanted.set()
         if self.namesrv is not None:
             self.namesrv.update_own(self.settings.broker.broker_name, config)
+        if self.registrar is not None:
+            self.registrar.changed()
+
+    def _topic_deleted(self, topic: str) -> None:
+        self._save_wanted.set()
+        if self.namesrv is not None:
+            self.namesrv.forget_own(self.settings.broker.broker_name, topic)
         if self.registrar is not None:
             self.registrar.changed()
 

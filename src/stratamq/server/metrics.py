@@ -45,7 +45,7 @@ class BrokerCollector(Collector):
     def _traffic(self) -> Iterable[Metric]:
         counters = self._broker.counters
         yield self._counter("rocketmq_messages_in", "Messages stored", counters.messages_put)
-        yield self._counter("rocketmq_throughput_in", "Bytes of message bodies stored", counters.bytes_put)
+        yield self._counter("rocketmq_throughput_in", "Bytes of records stored", counters.bytes_put)
         yield self._counter("rocketmq_messages_out", "Messages given to consumers", counters.messages_got)
         yield self._counter("rocketmq_throughput_out", "Bytes of records given to consumers", counters.bytes_got)
         yield self._counter("stratamq_puts_failed", "Messages the store refused", counters.puts_failed)

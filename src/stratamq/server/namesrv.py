@@ -53,6 +53,10 @@ class NameServer:
         """A topic of the broker of this process was made or changed."""
         self.routes.add_topic(topic.topic_name, {broker_name: _queue_data(topic)})
 
+    def forget_own(self, broker_name: str, topic: str) -> None:
+        """A topic of the broker of this process is gone."""
+        self.routes.forget_queues(topic, broker_name)
+
     def expire(self) -> None:
         """Drop brokers that were silent too long."""
         for address in self.routes.expire(self._clock.monotonic_ms()):

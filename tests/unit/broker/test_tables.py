@@ -11,7 +11,6 @@ from stratamq.broker.subscriptions import parse_subscription
 from stratamq.broker.topics import TopicConfig, TopicTable, check_topic_name
 from stratamq.broker.versions import DataVersion
 from stratamq.errors import (
-    AccessDenied,
     GroupNotFound,
     InvalidArgument,
     SubscriptionIllegal,
@@ -71,7 +70,7 @@ def test_queue_counts_are_checked():
     ):
         with pytest.raises(InvalidArgument):
             table.update(config)
-    with pytest.raises(AccessDenied):
+    with pytest.raises(TopicRefused):
         table.update(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
 
 

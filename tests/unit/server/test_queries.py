@@ -75,7 +75,7 @@ def test_a_topic_is_made_and_shown(harness):
     assert "T" in json.loads(answer.body)["topicConfigTable"]
     assert int(answer.ext["totalTopicNum"]) == len(harness.broker.topics)
     assert harness.ask(351, {"topic": "X"}).code == 17
-    assert harness.ask(17, ext | {"topic": "TBW102"}).code == 16
+    assert harness.ask(17, ext | {"topic": "TBW102"}).code == 29
     assert harness.ask(17, ext | {"topic": "a b"}).code == 29
     assert "TBW102" in json.loads(harness.ask(305).body)["topicList"]
 

@@ -63,6 +63,9 @@ class OffsetRequests:
             raise QueueNotFound(f"topic {fields.topic} has {topic.queues} queues, there is no queue {fields.queue_id}")
         if fields.commit_offset < 0:
             raise InvalidArgument(f"commitOffset is {fields.commit_offset}, an offset is never negative")
+        if broker.offsets.resets and broker.offsets.is_reset(fields.consumer_group, fields.topic, fields.queue_id):
+            remark = "Offset has been previously reset"
+            return None if header.is_one_way else encode_response(header, ResponseCode.SUCCESS, remark=remark)
         broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
         return None if header.is_one_way else encode_response(header, ResponseCode.SUCCESS)
 

@@ -57,6 +57,7 @@ CODE_OF_GET: Final = {
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
     GetStatus.NO_MATCHED_LOGIC_QUEUE: _MOVED,
     GetStatus.NO_MESSAGE_IN_QUEUE: _MOVED,
+    GetStatus.OFFSET_RESET: _MOVED,
 }
 _REMARKS: Final = {status: status.value.encode() for status in GetStatus}
 _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
@@ -84,6 +85,8 @@ class PullRequests:
         self._broker = broker
         self._get = broker.store.get
         self._counters = broker.counters
+        self._gets = broker.statistics.gets
+        self._resets = broker.offsets.resets
 
     @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -92,9 +95,11 @@ class PullRequests:
         if not self._broker.is_accepting:
             raise ServiceUnavailable(_STOPPING)
         tags_codes, matching = self._check(fields)
+        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
+        if self._resets and self._tell_reset(pull):
+            return None
         if fields.sys_flag & PULL_COMMITS and fields.commit_offset >= 0:
             self._broker.offsets.commit(fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset)
-        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
         self._run(pull, may_wait=bool(fields.sys_flag & PULL_MAY_WAIT) and not header.is_one_way)
         return None
 
@@ -109,6 +114,8 @@ class PullRequests:
         if not group.consume_enable:
             raise AccessDenied(f"consumer group {fields.consumer_group} may not consume (consumeEnable)")
         topic = broker.topics.get(fields.topic)
+        if not broker.groups.is_readable(fields.consumer_group, fields.topic):
+            raise AccessDenied(f"the consumer group {fields.consumer_group} is forbidden for topic {fields.topic}")
         if not topic.is_readable:
             raise AccessDenied(f"topic {fields.topic} is not readable")
         if not 0 <= fields.queue_id < topic.queues:
@@ -171,12 +178,27 @@ class PullRequests:
             return
         self._answer(pull, code, result)
 
+    def _tell_reset(self, pull: _Pull) -> bool:
+        """Answer a pull with the offset that an operator has set for its group; False when nobody has."""
+        fields = pull.fields
+        offset = self._broker.offsets.take_reset(fields.consumer_group, fields.topic, fields.queue_id)
+        if offset is None:
+            return False
+        store = self._broker.store
+        low, high = (end(fields.topic, fields.queue_id) for end in (store.min_offset, store.max_offset))
+        self._answer(pull, _MOVED, GetResult(GetStatus.OFFSET_RESET, offset, low, high))
+        return True
+
     def _answer(self, pull: _Pull, code: ResponseCode, result: GetResult) -> None:
         counters = self._counters
         if result.message_count:
             counters.messages_got += result.message_count
             counters.bytes_got += result.total_bytes
             counters.gets_found += 1
+            tally = self._gets[pull.fields.topic, pull.fields.consumer_group]
+            tally.count += result.message_count
+            tally.size += result.total_bytes
+            tally.times += 1
         else:
             counters.gets_missed += 1
         head = encode_pull_head(
@@ -248,6 +270,8 @@ class PullRequests:
 
     def _run_again(self, pull: _Pull) -> None:
         try:
+            if self._resets and self._tell_reset(pull):
+                return
             self._run(pull, may_wait=False)
         except Exception as error:
             _refuse(pull, *response_to_error(error))

@@ -51,6 +51,7 @@ class SendRequests:
         self._replies = SendReplies(region=broker.config.region, trace_on=broker.config.trace_on)
         self._put = broker.committer.put
         self._counters = broker.counters
+        self._puts = broker.statistics.puts
 
     @serves(RequestCode.SEND_MESSAGE)
     def send(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -97,26 +98,29 @@ class SendRequests:
             message = self._broker.delays.delayed(message, level)
         peer.begin_request()
         try:
-            self._put((message,), partial(self._stored, peer, header, queue_id, unique_key, len(body)))
+            self._put((message,), partial(self._stored, peer, header, message.topic, queue_id, unique_key))
         except BaseException:
             peer.end_request()
             raise
         return None
 
     def _stored(
-        self, peer: Peer, header: CommandHeader, queue_id: int, unique_key: str, body_bytes: int, result: PutResult
+        self, peer: Peer, header: CommandHeader, topic: str, queue_id: int, unique_key: str, result: PutResult
     ) -> None:
         """The store has dealt with a message: answer."""
         peer.end_request()
         if not result.appended:
             self._answer_failure(peer, header, result)
             return
-        counters = self._counters
+        appended = result.appended[0]
+        size = appended.size
+        counters, tally = self._counters, self._puts[topic]
         counters.messages_put += 1
-        counters.bytes_put += body_bytes
+        counters.bytes_put += size
+        tally.count += 1
+        tally.size += size
         if header.flag & 2:
             return
-        appended = result.appended[0]
         peer.write(
             self._replies.encode(
                 header.serialization,
@@ -164,22 +168,26 @@ class SendRequests:
             keys.append(unique_key)
         peer.begin_request()
         try:
-            self._put(messages, partial(self._stored_batch, peer, header, queue_id, keys, len(body)))
+            self._put(messages, partial(self._stored_batch, peer, header, config.topic_name, queue_id, keys))
         except BaseException:
             peer.end_request()
             raise
         return None
 
     def _stored_batch(
-        self, peer: Peer, header: CommandHeader, queue_id: int, keys: list[str], body_bytes: int, result: PutResult
+        self, peer: Peer, header: CommandHeader, topic: str, queue_id: int, keys: list[str], result: PutResult
     ) -> None:
         """The store has dealt with a batch: answer with all ids, joined by commas."""
         peer.end_request()
         if not result.appended:
             self._answer_failure(peer, header, result)
             return
-        self._counters.messages_put += len(result.appended)
-        self._counters.bytes_put += body_bytes
+        count, size = len(result.appended), sum(appended.size for appended in result.appended)
+        counters, tally = self._counters, self._puts[topic]
+        counters.messages_put += count
+        counters.bytes_put += size
+        tally.count += count
+        tally.size += size
         if header.flag & 2:
             return
         first: Appended = result.appended[0]

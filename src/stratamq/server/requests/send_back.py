@@ -68,18 +68,22 @@ class SendBackRequests:
             message = broker.delays.delayed(message, retry.delay_level)
         peer.begin_request()
         try:
-            broker.committer.put((message,), partial(_stored, peer, header))
+            key = (record.topic, fields.group)
+            broker.committer.put((message,), partial(self._stored, peer, header, key))
         except BaseException:
             peer.end_request()
             raise
         return None
 
-
-def _stored(peer: Peer, header: CommandHeader, result: PutResult) -> None:
-    peer.end_request()
-    if header.is_one_way:
-        return
-    if result.appended:
-        peer.write(encode_response(header, ResponseCode.SUCCESS))
-    else:
-        peer.write(encode_response(header, CODE_OF_PUT[result.status], remark=result.remark or result.status.value))
+    def _stored(self, peer: Peer, header: CommandHeader, key: tuple[str, str], result: PutResult) -> None:
+        peer.end_request()
+        if result.appended:
+            tally = self._broker.statistics.returns[key]
+            tally.count += 1
+            tally.size += result.appended[0].size
+        if header.is_one_way:
+            return
+        if result.appended:
+            peer.write(encode_response(header, ResponseCode.SUCCESS))
+        else:
+            peer.write(encode_response(header, CODE_OF_PUT[result.status], remark=result.remark or result.status.value))
