@@ -454,10 +454,21 @@ class BrokerConfig:
         rocketmq="enablePropertyFilter",
         doc="Whether consumers may filter by properties (SQL92). Off by default in RocketMQ.",
     )
+    store_reply_messages: bool = setting(
+        True,
+        rocketmq="storeReplyMessageEnable",
+        doc="Whether replies (request-reply) are stored in CLUSTER_REPLY_TOPIC besides being pushed to who asked.",
+    )
     waiting_pulls_max: int = setting(
         100_000,
         at_least=1,
         doc="Most pulls that may wait for messages at one time; further ones are told to come again.",
+    )
+    server_side_reset: bool = setting(
+        True,
+        rocketmq="useServerSideResetOffset",
+        doc="Whether an operator's reset of offsets is carried out here and consumers learn of it with their next "
+        "pull; else it is sent to the consumers.",
     )
     query_messages_max: int = setting(
         32, at_least=1, at_most=10_000, rocketmq="defaultQueryMaxNum", doc="Most messages that a query by key returns."

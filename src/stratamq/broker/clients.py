@@ -160,18 +160,28 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, Client]] = {}
+        self._by_id: dict[str, Client] = {}
 
     def register(self, group: str, client: Client) -> None:
         """Take one producer of a heartbeat."""
         self._groups.setdefault(group, {})[client.connection] = client
+        self._by_id[client.client_id] = client
+
+    def find_client(self, client_id: str) -> Client | None:
+        """The client that gave itself an id, by its last heartbeat as a producer; None when it is gone."""
+        return self._by_id.get(client_id)
 
     def unregister(self, group: str, connection: Hashable) -> None:
         """A client leaves a group."""
         members = self._groups.get(group)
         if members is not None:
-            members.pop(connection, None)
+            left = members.pop(connection, None)
             if not members:
                 del self._groups[group]
+            if left is not None and not any(connection in others for others in self._groups.values()):
+                known = self._by_id.get(left.client_id)
+                if known is not None and known.connection == connection:
+                    del self._by_id[left.client_id]
 
     def drop_connection(self, connection: Hashable) -> None:
         """Remove a closed connection from all groups."""

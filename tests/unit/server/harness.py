@@ -26,6 +26,7 @@ from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.topics import TopicRequests
@@ -146,6 +147,7 @@ class Harness:
             MessageRequests(self.broker),
             self.members,
             OffsetRequests(self.broker),
+            ReplyRequests(self.broker),
             SendBackRequests(self.broker),
             TopicRequests(self.broker),
             GroupRequests(self.broker),

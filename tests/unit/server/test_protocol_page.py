@@ -15,6 +15,7 @@ from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pull import PullRequests
+from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
@@ -31,6 +32,7 @@ BROKER: tuple[type[object], ...] = (
     TopicRequests,
     GroupRequests,
     AdminRequests,
+    ReplyRequests,
     RetentionRequests,
 )
 NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests)

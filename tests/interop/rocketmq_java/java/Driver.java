@@ -40,6 +40,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -114,8 +115,12 @@ public final class Driver {
                 return halves.get(args.text("id")).checks;
             case "producer.recall":
                 return recall(args);
+            case "producer.request":
+                return request(args);
             case "push.start":
                 return startPush(args);
+            case "push.startReplying":
+                return startReplying(args);
             case "push.poll":
                 return inboxes.get(args.text("id")).poll(args.number("min", 1), args.number("timeoutMs", 10_000));
             case "push.queues":
@@ -428,6 +433,40 @@ public final class Driver {
             DefaultMQProducer.class.getMethod("createTopic", String.class, String.class, int.class)
                 .invoke(producer, "TBW102", args.text("topic"), queues);
         }
+        return null;
+    }
+
+    private Object request(Args args) throws Exception {
+        Message asked = message(new Args(asMap(args.list("messages").get(0))));
+        Message reply = ((DefaultMQProducer) client(args)).request(asked, args.number("timeoutMs", 10_000));
+        return Records.describe((MessageExt) reply);
+    }
+
+    /** A push consumer that answers every message, through a producer of this driver, with "re: " and its text. */
+    private Object startReplying(Args args) throws Exception {
+        DefaultMQProducer producer = (DefaultMQProducer) clients.get(args.text("producer"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.text("group"));
+        consumer.setNamesrvAddr(args.text("namesrv"));
+        consumer.setPollNameServerInterval(REFRESH_MS);
+        consumer.setHeartbeatBrokerInterval(REFRESH_MS);
+        consumer.setInstanceName(args.text("id"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(args.text("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            try {
+                for (MessageExt message : messages) {
+                    byte[] body = ("re: " + new String(message.getBody(), StandardCharsets.UTF_8))
+                        .getBytes(StandardCharsets.UTF_8);
+                    producer.send(MessageUtil.createReplyMessage(message, body), 10_000);
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            } catch (Exception thrown) {
+                thrown.printStackTrace();
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+        });
+        consumer.start();
+        clients.put(args.text("id"), consumer);
         return null;
     }
 
