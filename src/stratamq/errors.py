@@ -416,6 +416,22 @@ class PeerUnreachable(StrataError):
         return f"{self.address} cannot be reached: {self.reason}; is it running, and is that its address?"
 
 
+class PeerRefused(StrataError):
+    """A name server or broker answered, and not with success. Fields: address, what was asked, code and remark."""
+
+    exit_code = 1
+
+    def __init__(self, address: str, what: str, code: int, remark: str) -> None:
+        super().__init__(address, what, code, remark)
+        self.address = address
+        self.what = what
+        self.code = code
+        self.remark = remark
+
+    def __str__(self) -> str:
+        return f"{self.address} refused {self.what}: code {self.code}, {self.remark or 'without a remark'}"
+
+
 # --- pipeline -------------------------------------------------------------------------------------------------
 
 

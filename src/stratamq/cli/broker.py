@@ -1,4 +1,4 @@
-"""``stratamq broker``: without a verb, run a broker that registers with name servers elsewhere."""
+"""``stratamq broker``: without a verb, run a broker; with one, look at running brokers and change them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ import click
 from stratamq.cli.main import Lazy, LazyGroup
 from stratamq.cli.serve import broker_options, process_options, run, set_up_logging
 
-VERBS: Final[dict[str, Lazy]] = {}
+_PLACE: Final = "stratamq.cli.admin.broker"
+VERBS: Final = {
+    "status": Lazy(f"{_PLACE}:status", "What brokers say of themselves."),
+    "config": Lazy(f"{_PLACE}:config", "The settings of brokers."),
+    "set": Lazy(f"{_PLACE}:set_config", "Change a setting of running brokers."),
+    "wipe-write": Lazy(f"{_PLACE}:wipe_write", "Let producers leave a broker."),
+    "add-write": Lazy(f"{_PLACE}:add_write", "Let producers come back."),
+    "clean-queues": Lazy(f"{_PLACE}:clean_queues", "Delete queue files whose messages are gone."),
+    "clean-log": Lazy(f"{_PLACE}:clean_log", "Delete expired log files now."),
+    "clean-topics": Lazy(f"{_PLACE}:clean_topics", "Delete what is left of topics that are gone."),
+    "consume-stats": Lazy(f"{_PLACE}:consume_stats", "How far every group on a broker has come."),
+    "ha": Lazy(f"{_PLACE}:ha", "How far the slaves of a master have come."),
+}
 
 
 @click.group(cls=LazyGroup, commands_lazy=VERBS, invoke_without_command=True)

@@ -32,7 +32,12 @@ class Lazy(NamedTuple):
 COMMANDS: Final = {
     "serve": Lazy("stratamq.cli.serve:serve", "Run a broker with its name server."),
     "nameserver": Lazy("stratamq.cli.nameserver:nameserver", "Run a name server alone."),
-    "broker": Lazy("stratamq.cli.broker:broker", "Run a broker that registers with name servers elsewhere."),
+    "broker": Lazy("stratamq.cli.broker:broker", "Run a broker alone; with a verb: status, config, set, clean ..."),
+    "topic": Lazy("stratamq.cli.admin.topic:topic", "Topics of a running cluster."),
+    "group": Lazy("stratamq.cli.admin.group:group", "Consumer groups: progress, members, settings."),
+    "offset": Lazy("stratamq.cli.admin.offset:offset", "Move what groups have consumed: reset, skip, clone."),
+    "message": Lazy("stratamq.cli.admin.message:message", "Find, print, send and take messages."),
+    "cluster": Lazy("stratamq.cli.admin.cluster:cluster", "Brokers and name servers together."),
     "store": Lazy(
         "stratamq.cli.store:store", "Look into a store: inspect, check, dump, query; keep it small: clean, forecast."
     ),
@@ -47,6 +52,10 @@ class LazyGroup(click.Group):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._lazy = commands_lazy
 
+    def _alias(self, name: str) -> str | None:
+        """Where a command is that has a second name; none have, in most groups."""
+        return None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the table."""
         return [*self._lazy, *super().list_commands(ctx)]
@@ -54,9 +63,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load one command; None when there is none of that name."""
         lazy = self._lazy.get(cmd_name)
-        if lazy is None:
+        target = lazy.target if lazy is not None else self._alias(cmd_name)
+        if target is None:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = lazy.target.partition(":")
+        module, _, attribute = target.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
@@ -69,14 +79,26 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, lazy.help) for name, lazy in self._lazy.items()])
 
 
+class Root(LazyGroup):
+    """The one command; it knows mqadmin's command names as well."""
+
+    def _alias(self, name: str) -> str | None:
+        from stratamq.cli.admin.aliases import target_of
+
+        return target_of(name)
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=Root,
     commands_lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="stratamq")
 def cli() -> None:
-    """StrataMQ, a message broker whose store RocketMQ can open. Nouns first: stratamq store check DIR."""
+    """StrataMQ, a message broker whose store RocketMQ can open. Nouns first: stratamq store check DIR.
+
+    RocketMQ's mqadmin commands work under their names: stratamq topicList -n 127.0.0.1:9876.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -101,7 +101,7 @@ def query(
     with StoreSnapshot.open(directory) as snapshot, progress_shown(quiet=quiet) as progress:
         found = _search(snapshot, key, message_id, topic, queue_id, from_ms, until_ms, offset, limit, progress)
     for record in found.records:
-        printer.row(MESSAGE, _values(record, body))
+        printer.row(MESSAGE, message_values(record, body))
     more = "; there are more: raise --limit" if found.has_more else ""
     click.echo(f"{len(found.records)} found {found.way}{more}", err=True)
     return 0 if found.records else 1
@@ -131,7 +131,8 @@ def _search(
     return search.by_time(snapshot, topic, queue_id, from_ms=from_ms, until_ms=until_ms, limit=limit)
 
 
-def _values(record: Record, body: str) -> list[Any]:
+def message_values(record: Record, body: str) -> list[Any]:
+    """A message as the columns of `MESSAGE`; ``body`` is how its body is shown: text, hex or none."""
     found = decode_properties(record.properties)
     return [
         record.topic,
