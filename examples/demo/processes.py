@@ -69,7 +69,7 @@ class Processes:
         """Start ``stratamq serve`` on free ports. Returns the process and its addresses."""
         ready = self.logs / "ready.json"
         ready.unlink(missing_ok=True)
-        ports = [word for name in ("namesrv", "broker", "http") for word in (f"--{name}-port", "0")]
+        ports = [word for name in ("namesrv", "broker", "http", "amqp") for word in (f"--{name}-port", "0")]
         command = [*STRATAMQ, "serve", "--data-dir", str(data), *ports, "--ready-file", str(ready)]
         process = self.start("broker", command)
         deadline = time.monotonic() + START_SECONDS_MAX

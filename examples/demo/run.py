@@ -1,4 +1,4 @@
-"""The whole of StrataMQ in a minute or two: an unmodified RocketMQ client in, Spark out, everything checked on the way.
+"""The whole of StrataMQ in a minute or two: unmodified RocketMQ and Celery clients in, Spark out, all of it checked.
 
 Run it with ``./dev demo``; ``./dev demo --events 2000`` is quicker. It ends with 0 only when everything fitted.
 """
@@ -24,6 +24,7 @@ from examples.demo.checks import Received, check_counts, check_received  # noqa:
 from examples.demo.processes import DemoFailed, Processes, stop_broker, watch  # noqa: E402
 from examples.demo.query import query_by_key  # noqa: E402
 from examples.demo.screen import Screen  # noqa: E402
+from examples.demo.tasks import run_tasks  # noqa: E402
 from stratamq.errors import StrataError  # noqa: E402
 from stratamq.formats.properties import KEYS, TAGS, decode_properties, split_keys  # noqa: E402
 from stratamq.units import format_bytes  # noqa: E402
@@ -31,6 +32,8 @@ from stratamq.units import format_bytes  # noqa: E402
 EVENTS = 100_000
 SENDERS = 4
 """Sending processes. Not a multiple of 3, so that each sender has events of every topic."""
+TASKS = 3_000
+"""Celery tasks."""
 MARKER = "made-by-the-stratamq-demo"
 
 
@@ -39,6 +42,7 @@ class Demo:
 
     def __init__(self, events: int, out: Path, screen: Screen, processes: Processes) -> None:
         self.events = events
+        self.tasks = min(TASKS, events)
         self.out = out
         self.store = out / "store"
         self.screen = screen
@@ -61,6 +65,8 @@ class Demo:
             self.consume(addresses["namesrv"])
         with self.screen.chapter("Look one order up by its key"):
             self.look_up(addresses["broker"])
+        with self.screen.chapter(f"Run {self.tasks:,} Celery tasks over AMQP, and kill a worker half-way"):
+            self.celery(addresses)
         with self.screen.chapter("Stop the broker, then check its files"):
             stop_broker(broker, self.processes)
             self.screen.say("   stopped in order (exit code 0)")
@@ -129,6 +135,18 @@ class Demo:
             )
         self.screen.say(f"   {order_id} by stratamq store query on the files: the same")
         self.rows.append(("looked up", f"{order_id}, over the wire and in the files: found, the same"))
+
+    def celery(self, addresses: dict[str, str]) -> None:
+        """An unmodified Celery application; every task is done, though a worker dies with some of them in its hands."""
+        if "amqp" not in addresses:
+            raise DemoFailed("the broker has no AMQP port")
+        with self.screen.bar("tasks", self.tasks) as bar:
+            again, after = run_tasks(self.processes, addresses["amqp"], self.out / "tasks", self.tasks, bar.at)
+        self.screen.say(
+            f"   {self.tasks:,} tasks done, none lost; {after:,} of them after one of two workers was killed"
+        )
+        self.screen.say(f"   {again:,} done once more: their worker died before it could acknowledge them")
+        self.rows.append(("Celery", f"{self.tasks:,} tasks, a worker killed half-way; none lost, {again:,} done twice"))
 
     def check_store(self) -> None:
         """Every checksum and every cross-reference, from the files alone."""

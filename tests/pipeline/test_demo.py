@@ -35,7 +35,14 @@ def test_all_of_it_with_an_empty_home(tmp_path):
     process = demo(out, 1000, HOME="")
     said, _ = process.communicate()
     assert process.returncode == 0, said
-    for text in ("1,000 acknowledged", "none lost, none twice", "QUERY_MESSAGE", "exit code 0", "just what was sent"):
+    for text in (
+        "1,000 acknowledged",
+        "none lost, none twice",
+        "QUERY_MESSAGE",
+        "1,000 tasks done",
+        "exit code 0",
+        "just what was sent",
+    ):
         assert text in said
     assert "Traceback" not in said
     assert json.loads((out / "report.json").read_text())["messages"] == 1000
