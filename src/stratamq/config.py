@@ -470,6 +470,11 @@ class BrokerConfig:
         doc="Whether an operator's reset of offsets is carried out here and consumers learn of it with their next "
         "pull; else it is sent to the consumers.",
     )
+    config_blacklist: str = setting(
+        "configBlackList;brokerConfigPath",
+        rocketmq="configBlackList",
+        doc="Settings that nobody may change while the broker runs, besides these two; joined by semicolons.",
+    )
     query_messages_max: int = setting(
         32, at_least=1, at_most=10_000, rocketmq="defaultQueryMaxNum", doc="Most messages that a query by key returns."
     )
@@ -733,6 +738,19 @@ class ServerConfig:
         8_192,
         at_least=1,
         doc="Sends of one connection that may wait for the disk; no more is read from it until some are answered.",
+    )
+    fast_failure: bool = setting(
+        True,
+        rocketmq="brokerFastFailureEnable",
+        doc="Whether sends that are held back longer than waitTimeMillsInSendQueue are refused; else they wait on.",
+    )
+    send_wait_ms: int = setting(
+        1_000,
+        at_least=10,
+        at_most=600_000,
+        rocketmq="waitTimeMillsInSendQueue",
+        doc="How long a send is held back while the disk cannot follow, before it is answered SYSTEM_BUSY. (200 in "
+        "RocketMQ.)",
     )
     stop_timeout_ms: int = setting(
         10_000, at_least=100, doc="How long a stop waits for requests in work and for peers to take their answers."

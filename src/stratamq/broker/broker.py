@@ -172,11 +172,11 @@ class Broker:
         counters = self.counters
         return Totals(counters.messages_put, counters.gets_found, counters.gets_missed, counters.messages_got)
 
-    def reconfigure(self, config: BrokerConfig, store_config: StoreConfig) -> None:
-        """Take settings that may change while the broker runs ; the others stay as they were."""
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take settings that may change while the broker runs; the others have to be as they were."""
         before, self.config = self.config, config
         self.groups.auto_create = config.auto_create_groups
-        self.sending.reconfigure(permission=config.permission, body_bytes_max=store_config.message_body_bytes_max)
+        self.sending.set_permission(config.permission)
         if (before.auto_create_topics, before.default_topic_queues) != (
             config.auto_create_topics,
             config.default_topic_queues,

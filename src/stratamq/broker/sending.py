@@ -61,12 +61,12 @@ class Sending:
             names.CLUSTER: cluster,
         }
         self._own_text = encode_properties(self._own)
-        self.reconfigure(permission=permission, body_bytes_max=body_bytes_max)
-
-    def reconfigure(self, *, permission: int, body_bytes_max: int) -> None:
-        """Take settings that may change while the broker runs."""
-        self._is_writable = bool(permission & PERM_WRITE)
         self._body_bytes_max = body_bytes_max
+        self.set_permission(permission)
+
+    def set_permission(self, permission: int) -> None:
+        """What clients may do from now on (`BrokerConfig.permission`)."""
+        self._is_writable = bool(permission & PERM_WRITE)
 
     def topic_for(self, topic: str, *, template: str, queues: int) -> TopicConfig:
         """The topic of a send; made from the template when it is not there and may be.

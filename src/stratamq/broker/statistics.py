@@ -48,7 +48,7 @@ class Tally:
 class Sample(NamedTuple):
     """A tally at one moment."""
 
-    count: int
+    messages: int
     size: int
     times: int
 

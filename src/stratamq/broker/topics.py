@@ -142,6 +142,11 @@ class TopicTable:
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic on an operator's behalf. Raises TopicRefused, InvalidArgument."""
+        self.check(config)
+        self.put(config)
+
+    def check(self, config: TopicConfig) -> None:
+        """Whether an operator may have such a topic. Raises TopicRefused, InvalidArgument."""
         check_topic_name(config.topic_name)
         if is_system_topic(config.topic_name):
             raise TopicRefused(f"topic {config.topic_name} belongs to the broker")
@@ -150,7 +155,6 @@ class TopicTable:
                 raise InvalidArgument(f"a topic has 0 to {QUEUES_MAX} queues, not {count}")
         if not 0 <= config.perm <= PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT:
             raise InvalidArgument(f"permission {config.perm} is not a sum of 4 (read), 2 (write), 1 (inherit)")
-        self.put(config)
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; say whether it was there."""

@@ -107,6 +107,13 @@ class RetentionService:
         """An operator asks for expired files to go at once: the next `MANUAL_ROUNDS` rounds delete at any hour."""
         self.state = dataclasses.replace(self.state, manual_rounds=MANUAL_ROUNDS)
 
+    def request_queues(self) -> None:
+        """An operator asks for queues to be cleaned at once: the next round looks through all of them.
+
+        A queue keeps its last file, and so its offsets, whatever has become of its messages.
+        """
+        self._cleaned_to = -1
+
     # --- the disk ---------------------------------------------------------------------------------------------
 
     def watch(self) -> Disks:

@@ -18,8 +18,8 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,12 +38,12 @@ from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
+from stratamq.server.live_settings import KEPT_FILE, LiveSettings, with_kept
 from stratamq.server.namesrv import NameServer
 from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener, RemotingPeer
-from stratamq.server.requests.admin import AdminRequests
-from stratamq.server.requests.base import collect
-from stratamq.server.requests.groups import GroupRequests
+from stratamq.server.requests.base import SENDS, collect
+from stratamq.server.requests.families import admin_families
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
@@ -52,7 +52,7 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
-from stratamq.server.requests.topics import TopicRequests
+from stratamq.server.requests.settings import SettingsRequests
 from stratamq.server.retention import retention_of, retention_tasks
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
@@ -121,6 +121,7 @@ class Server:
             raise
 
     async def _start(self) -> None:
+        self._take_kept()
         config = self.settings.server
         raise_file_limit()
         outside = parse_addresses(config.namesrv_addresses)
@@ -137,7 +138,9 @@ class Server:
             config, self.clock, ConfigFile(str(self.settings.data_dir / "config" / "kvConfig.json"))
         )
         self.namesrv.register_own(self.broker)
-        self.broker_listener = RemotingListener("broker", config, self._handlers(), on_lost=self._peer_lost)
+        self.broker_listener = RemotingListener(
+            "broker", config, self._handlers(), on_lost=self._peer_lost, sends=frozenset(map(int, SENDS))
+        )
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)
         self._start_tasks(self.namesrv)
@@ -238,10 +241,29 @@ class Server:
             self.clock,
             delays=lambda: self.broker.delays.as_json(),
         )
+        self.live = LiveSettings(
+            self._configs(), folder / KEPT_FILE, apply=self._take_changed, blacklist=settings.broker.config_blacklist
+        )
         if self.broker.topics_taken_back:
             _log.warning(
                 "topics found in the store but not in %s: %s", TOPICS_FILE, ", ".join(self.broker.topics_taken_back)
             )
+
+    def _configs(self) -> dict[type[Any], Any]:
+        settings = self.settings
+        return {type(part): part for part in (settings.server, settings.broker, settings.store, settings.retention)}
+
+    def _take_kept(self) -> None:
+        """Put what operators changed while the broker ran over what it is started with."""
+        kept = with_kept(self._configs(), self.settings.data_dir / "config" / KEPT_FILE)
+        self.settings = replace(self.settings, broker=kept[BrokerConfig], retention=kept[RetentionConfig])
+
+    def _take_changed(self, configs: Mapping[type[Any], Any]) -> None:
+        """An operator has changed settings."""
+        self.settings = replace(self.settings, broker=configs[BrokerConfig], retention=configs[RetentionConfig])
+        self.broker.reconfigure(configs[BrokerConfig])
+        if self.retention is not None:
+            self.retention.policy = configs[RetentionConfig]
 
     def _handlers(self) -> dict[int, Any]:
         broker = self.broker
@@ -255,10 +277,9 @@ class Server:
             OffsetRequests(broker),
             ReplyRequests(broker),
             SendBackRequests(broker),
-            TopicRequests(broker),
-            GroupRequests(broker),
-            AdminRequests(broker, self.settings.store),
             RetentionRequests(self.retention),
+            *admin_families(broker, self._pulls, str(self.settings.data_dir)),
+            SettingsRequests(self.live, lambda: json.dumps(broker.topics.version.as_json())),
         )
 
     def _start_tasks(self, namesrv: NameServer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stratamq.broker.broker import Broker, BrokerAddress
-from stratamq.config import BrokerConfig, StoreConfig
+from stratamq.config import BrokerConfig, RetentionConfig, StoreConfig
 from stratamq.errors import StoreError
 from stratamq.files.durable import ConfigFile
 from stratamq.formats.message import Record, decode_record, encode_host
@@ -19,9 +19,9 @@ from stratamq.logstore.types import Message, PutDone, PutResult, PutStatus
 from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
-from stratamq.server.requests.admin import AdminRequests
+from stratamq.server.live_settings import KEPT_FILE, LiveSettings
 from stratamq.server.requests.base import Answered, collect
-from stratamq.server.requests.groups import GroupRequests
+from stratamq.server.requests.families import admin_families
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
@@ -29,7 +29,7 @@ from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
-from stratamq.server.requests.topics import TopicRequests
+from stratamq.server.requests.settings import SettingsRequests
 from stratamq.testing.clock import ManualClock
 from tests.unit.protocols import wire
 from tests.unit.protocols.wire import Answer
@@ -141,6 +141,11 @@ class Harness:
         self.pulls = PullRequests(self.broker)
         self.members = MemberRequests(self.broker)
         self.committer.on_arrivals = self.pulls.arrived
+        self.live = LiveSettings(
+            {BrokerConfig: self.broker.config, StoreConfig: SMALL, RetentionConfig: RetentionConfig()},
+            folder / KEPT_FILE,
+            apply=lambda configs: self.broker.reconfigure(configs[BrokerConfig]),
+        )
         self.handlers = collect(
             SendRequests(self.broker),
             self.pulls,
@@ -149,9 +154,8 @@ class Harness:
             OffsetRequests(self.broker),
             ReplyRequests(self.broker),
             SendBackRequests(self.broker),
-            TopicRequests(self.broker),
-            GroupRequests(self.broker),
-            AdminRequests(self.broker, SMALL),
+            *admin_families(self.broker, self.pulls, str(directory)),
+            SettingsRequests(self.live, lambda: "{}"),
         )
         self.peer = FakePeer()
         self._opaque = 0

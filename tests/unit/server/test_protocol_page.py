@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from stratamq.protocols.remoting.codes import RequestCode
-from stratamq.server.requests.admin import AdminRequests
 from stratamq.server.requests.base import served_codes
-from stratamq.server.requests.groups import GroupRequests
+from stratamq.server.requests.families import ADMIN_FAMILIES
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.namesrv_brokers import BrokerRequests
@@ -19,7 +18,6 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
-from stratamq.server.requests.topics import TopicRequests
 from tests.tidy.tree import ROOT
 
 BROKER: tuple[type[object], ...] = (
@@ -29,11 +27,9 @@ BROKER: tuple[type[object], ...] = (
     MessageRequests,
     MemberRequests,
     OffsetRequests,
-    TopicRequests,
-    GroupRequests,
-    AdminRequests,
     ReplyRequests,
     RetentionRequests,
+    *ADMIN_FAMILIES,
 )
 NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests)
 

@@ -10,6 +10,7 @@ Source: apache/rocketmq remoting/.../heartbeat/*.java, body/*.java; common/.../M
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,6 +175,45 @@ def encode_queue_map(queues: Iterable[tuple[MessageQueue, Mapping[str, object]]]
     """JSON text of a map from message queue to object, fastjson's way: the object itself is the key."""
     entries = (f"{dump(queue.as_json())}:{dump(value)}" for queue, value in queues)
     return "{" + ",".join(entries) + "}"
+
+
+def encode_queue_numbers(queues: Iterable[tuple[MessageQueue, int]]) -> str:
+    """JSON text of a map from message queue to number, fastjson's way: the object itself is the key."""
+    return "{" + ",".join(f"{dump(queue.as_json())}:{number}" for queue, number in queues) + "}"
+
+
+_NOT_PLAIN: Final = re.compile(r'["{}\[\]]')
+_STRING_END: Final = re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def member_text(body: Buffer, name: str) -> str | None:
+    """The text of an object that is a member of the object in ``body``, as it stands there; None when there is none.
+
+    For answers in fastjson's dialect that are only handed on: brackets and strings are matched, nothing is parsed.
+    """
+    text = str(bytes(body), "utf-8", "replace")
+    at, depth, begin = 0, 0, -1
+    while (found := _NOT_PLAIN.search(text, at)) is not None:
+        mark, at = found[0], found.end()
+        if mark == '"':
+            end = _STRING_END.match(text, at)
+            if end is None:
+                return None
+            is_name = depth == 1 and text[at : end.end() - 1] == name
+            at = end.end()
+            follows = _MEMBER.match(text, at) if is_name else None
+            if follows is not None:
+                begin, at, depth = follows.end() - 1, follows.end(), depth + 1
+        elif mark in "{[":
+            depth += 1
+        else:
+            depth -= 1
+            if begin >= 0 and depth == 1:
+                return text[begin:at]
+    return None
+
+
+_MEMBER: Final = re.compile(r"\s*:\s*\{")
 
 
 def dump(value: object) -> str:

@@ -47,12 +47,7 @@ class GroupRequests:
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Create or change a consumer group."""
-        fields = {name: value for name, value in load_object(body).items() if value is not None}
-        try:
-            config = msgspec.convert(fields, GroupConfig, strict=False)
-        except msgspec.ValidationError as error:
-            raise body_error(f"consumer group cannot be read: {error}") from error
-        self._broker.groups.put(config)
+        self._broker.groups.put(read_group_config(load_object(body)))
         return encode_response(header, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -93,25 +88,7 @@ class GroupRequests:
             members = broker.consumers.find(group)
             subscribed = list(members.subscriptions) if members is not None else []
             topics = sorted({*broker.offsets.topics_of(group), *subscribed})
-        rows = [row for topic in topics for row in self._rows(group, topic)]
-        answer = f'{{"consumeTps":0.0,"offsetTable":{encode_queue_map(rows)}}}'
-        return encode_response(header, ResponseCode.SUCCESS, body=answer.encode())
-
-    def _rows(self, group: str, topic: str) -> Iterable[tuple[MessageQueue, dict[str, object]]]:
-        broker = self._broker
-        config = broker.topics.find(topic)
-        committed = broker.offsets.of(group, topic)
-        for queue_id in range(config.read_queue_nums if config is not None else 0):
-            high = broker.store.max_offset(topic, queue_id)
-            offset = committed.get(queue_id, 0)
-            last_ms = 0
-            if offset > 0:
-                last = broker.store.get(topic, queue_id, offset - 1, 1)
-                last_ms = store_time(last.records[0]) if last.records else 0
-            yield (
-                MessageQueue(topic, broker.config.broker_name, queue_id),
-                {"brokerOffset": high, "consumerOffset": offset, "lastTimestamp": last_ms, "pullOffset": offset},
-            )
+        return encode_response(header, ResponseCode.SUCCESS, body=consume_stats(broker, group, topics)[0].encode())
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -127,7 +104,7 @@ class GroupRequests:
             "consumeFromWhere": group.consume_from,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {topic: _subscription(item) for topic, item in group.subscriptions.items()},
+            "subscriptionTable": {topic: subscription_json(item) for topic, item in group.subscriptions.items()},
         }
         return encode_response(header, ResponseCode.SUCCESS, body=dump(answer).encode())
 
@@ -170,6 +147,42 @@ class GroupRequests:
         return encode_response(header, ResponseCode.SUCCESS, body=dump({"topicList": names}).encode())
 
 
+def read_group_config(fields: dict[str, Any]) -> GroupConfig:
+    """A group's settings as peers write them. Raises RemoteProtocolError."""
+    known = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(known, GroupConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise body_error(f"consumer group cannot be read: {error}") from error
+
+
+def consume_stats(broker: Broker, group: str, topics: Iterable[str]) -> tuple[str, int]:
+    """How far a group is behind in topics: JSON text of RocketMQ's ConsumeStats, and the messages it is behind by."""
+    rows: list[tuple[MessageQueue, dict[str, object]]] = []
+    behind, rate, now = 0, 0.0, broker.clock.wall_ms()
+    for topic in topics:
+        config = broker.topics.find(topic)
+        committed = broker.offsets.of(group, topic)
+        rate += broker.statistics.gets_per_second(topic, group, now)
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            high = broker.store.max_offset(topic, queue_id)
+            offset = committed.get(queue_id, 0)
+            last_ms = 0
+            if offset > 0:
+                last = broker.store.get(topic, queue_id, offset - 1, 1)
+                last_ms = store_time(last.records[0]) if last.records else 0
+            queue = MessageQueue(topic, broker.config.broker_name, queue_id)
+            row: dict[str, object] = {
+                "brokerOffset": high,
+                "consumerOffset": offset,
+                "lastTimestamp": last_ms,
+                "pullOffset": offset,
+            }
+            rows.append((queue, row))
+            behind += max(0, high - offset)
+    return f'{{"consumeTps":{rate:.3f},"offsetTable":{encode_queue_map(rows)}}}', behind
+
+
 def _connection(client: Client) -> dict[str, Any]:
     return {
         "clientAddr": client.address,
@@ -179,7 +192,7 @@ def _connection(client: Client) -> dict[str, Any]:
     }
 
 
-def _subscription(item: Subscription) -> dict[str, Any]:
+def subscription_json(item: Subscription) -> dict[str, Any]:
     return {
         "classFilterMode": False,
         "codeSet": sorted(string_hash(tag) for tag in item.tags),

@@ -1,4 +1,4 @@
-"""DELETE_EXPIRED_COMMITLOG (329): an operator asks for expired files to go now.
+"""DELETE_EXPIRED_COMMITLOG (329), CLEAN_EXPIRED_CONSUMEQUEUE (306): an operator asks for files to go now.
 
 Source: apache/rocketmq broker/.../AdminBrokerProcessor.java, deleteExpiredCommitLog.
 """
@@ -23,4 +23,11 @@ class RetentionRequests:
         """Let the next twenty rounds delete expired commit-log files at any hour."""
         if self._service is not None:
             self._service.request()
+        return encode_response(header, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    def clean_queues(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Let the next round look through all consume queues for files whose messages are gone."""
+        if self._service is not None:
+            self._service.request_queues()
         return encode_response(header, ResponseCode.SUCCESS)

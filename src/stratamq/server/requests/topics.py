@@ -1,4 +1,4 @@
-"""Topics for operators: UPDATE_AND_CREATE_TOPIC (17), 21, 202, 300, 305, 351.
+"""Topics for operators to look at: GET_ALL_TOPIC_CONFIG (21), 202, 300, 305, 351.
 
 Source: apache/rocketmq broker/.../AdminBrokerProcessor.java.
 """
@@ -10,49 +10,22 @@ from typing import Final
 import msgspec
 
 from stratamq.broker.broker import Broker
-from stratamq.broker.topics import TopicConfig, is_system_topic
+from stratamq.broker.topics import is_system_topic
 from stratamq.protocols.remoting.bodies import MessageQueue, dump, encode_queue_map
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
-from stratamq.protocols.remoting.headers import CreateTopicHeader, HeaderReader, TopicHeader
+from stratamq.protocols.remoting.headers import HeaderReader, TopicHeader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
 
-_read_create: Final = HeaderReader(CreateTopicHeader)
 _read_topic: Final = HeaderReader(TopicHeader)
 
 
 class TopicRequests:
-    """Shows and changes topics."""
+    """Shows topics."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
-    def update(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Create or change a topic."""
-        fields = _read_create(header)
-        known = self._broker.topics.find(fields.topic)
-        attributes = dict(known.attributes) if known is not None else {}
-        for change in (fields.attributes or "").split(","):
-            name, _, value = change.strip()[1:].partition("=")
-            if change.strip().startswith("+") and name:
-                attributes[name] = value
-            elif change.strip().startswith("-"):
-                attributes.pop(name, None)
-        self._broker.topics.update(
-            TopicConfig(
-                topic_name=fields.topic,
-                read_queue_nums=fields.read_queue_nums,
-                write_queue_nums=fields.write_queue_nums,
-                perm=fields.perm,
-                topic_filter_type=fields.topic_filter_type or "SINGLE_TAG",
-                topic_sys_flag=fields.topic_sys_flag or 0,
-                order=bool(fields.order),
-                attributes=attributes,
-            )
-        )
-        return encode_response(header, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_configs(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -80,7 +53,8 @@ class TopicRequests:
             stored_ms = store_time(last.records[0]) if last is not None and last.records else 0
             row = {"lastUpdateTimestamp": stored_ms, "maxOffset": high, "minOffset": low}
             rows.append((MessageQueue(topic, broker.config.broker_name, queue_id), row))
-        answer = f'{{"offsetTable":{encode_queue_map(rows)},"topicPutTps":0.0}}'
+        rate = broker.statistics.puts_per_second(topic, broker.clock.wall_ms())
+        answer = f'{{"offsetTable":{encode_queue_map(rows)},"topicPutTps":{rate:.3f}}}'
         return encode_response(header, ResponseCode.SUCCESS, body=answer.encode())
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
