@@ -93,6 +93,8 @@ class Broker:
         on_topic_deleted: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.config = config
+        self.own_topics = frozenset((config.cluster_name, config.broker_name, f"{config.cluster_name}_REPLY_TOPIC"))
+        """Topics that the broker made for itself under names of its own, besides `topics.is_system_topic`."""
         self.address = address
         self.store = store
         self.committer = committer

@@ -91,6 +91,7 @@ class BrokerCollector(Collector):
         faults = CounterMetricFamily("stratamq_connection_faults", "Connections closed for bad bytes", labels=labels)
         requests = CounterMetricFamily("stratamq_requests", "Requests received", labels=labels)
         failed = CounterMetricFamily("stratamq_requests_failed", "Requests answered with an error", labels=labels)
+        shed = CounterMetricFamily("stratamq_requests_shed", "Sends refused after waiting too long", labels=labels)
         for listener in self._listeners:
             counters, name = listener.counters, [listener.name]
             open_now.add_metric(name, len(listener.peers))
@@ -99,4 +100,5 @@ class BrokerCollector(Collector):
             faults.add_metric(name, counters.faults)
             requests.add_metric(name, counters.requests)
             failed.add_metric(name, counters.requests_failed)
-        yield from (open_now, accepted, refused, faults, requests, failed)
+            shed.add_metric(name, counters.requests_shed)
+        yield from (open_now, accepted, refused, faults, requests, failed, shed)

@@ -3,6 +3,10 @@
 Per chunk of received bytes there is one callback; all whole requests in it are handled in a loop, without a task or
 future each. What a turn of the loop wants to send to one peer is collected and written once.
 
+A connection whose sends the store cannot follow is not read from; what was read before is held back. Sends among it are
+refused after `waitTimeMillsInSendQueue`, other requests are served, and the next piece is read: who sends is told that
+the broker is busy, at the pace of one piece in that time (docs/operations/flow-control.md).
+
 Bounds, all settings of `config.ServerConfig`: connections; bytes of unfinished requests over all connections;
 unanswered requests of a connection; unsent bytes of a connection, above which nothing more is read from it; the time a
 peer may take for either; silence. A connection has no buffer of its own: all receive into one.
@@ -24,7 +28,7 @@ from typing import Final, cast
 from stratamq.config import ServerConfig
 from stratamq.errors import NotSupported, RemoteProtocolError
 from stratamq.formats.message import encode_host
-from stratamq.protocols.remoting.codes import request_name
+from stratamq.protocols.remoting.codes import ResponseCode, request_name
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.connection import Command, RemotingConnection
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
@@ -48,6 +52,8 @@ class ListenerCounters:
     faults: int = 0
     requests: int = 0
     requests_failed: int = 0
+    requests_shed: int = 0
+    """Sends refused because they were held back too long."""
 
 
 class RemotingListener:
@@ -60,8 +66,11 @@ class RemotingListener:
         handlers: Mapping[int, Handler],
         *,
         on_lost: Callable[[RemotingPeer], None] = lambda peer: None,
+        sends: frozenset[int] = frozenset(),
     ) -> None:
         self.name = name
+        self.sends = sends if config.fast_failure else frozenset()
+        """Request codes that are refused when they are held back too long."""
         self.config = config
         self.handlers = dict(handlers)
         self.on_lost = on_lost
@@ -172,8 +181,10 @@ class RemotingPeer(asyncio.BufferedProtocol):
         "_calls",
         "_core",
         "_deferred",
+        "_held_since",
         "_is_ending",
         "_is_paused",
+        "_is_shedding",
         "_listener",
         "_out",
         "_out_bytes",
@@ -181,6 +192,7 @@ class RemotingPeer(asyncio.BufferedProtocol):
         "_seen",
         "_stalled_since",
         "_transport",
+        "_wait_timer",
         "address",
         "born_host",
         "is_clogged",
@@ -198,8 +210,9 @@ class RemotingPeer(asyncio.BufferedProtocol):
         self._backlog: deque[Command] | None = None
         self._deferred: deque[Callable[[], None]] | None = None
         self._calls: dict[int, tuple[Answered, asyncio.TimerHandle]] | None = None
-        self._is_paused = self._is_ending = False
-        self._seen = self._partial_since = self._stalled_since = 0.0
+        self._wait_timer: asyncio.TimerHandle | None = None
+        self._is_paused = self._is_ending = self._is_shedding = False
+        self._seen = self._partial_since = self._stalled_since = self._held_since = 0.0
         self.address = ""
         self.born_host = b""
         self.is_closed = False
@@ -295,13 +308,14 @@ class RemotingPeer(asyncio.BufferedProtocol):
             if (
                 self.is_clogged
                 or self.is_closed
-                or self.unanswered >= unanswered_max
-                or (listener.is_congested and self.is_writer)
+                or (
+                    (self.unanswered >= unanswered_max or (listener.is_congested and self.is_writer))
+                    and not self._is_shedding
+                )
             ):
                 listener.counters.requests -= len(commands) - number
                 if not self.is_closed:
-                    self._backlog = deque(list(commands)[number:])
-                    self._pause()
+                    self._hold(list(commands)[number:])
                 return
             if header.flag & 1:
                 self._answered(header, body)
@@ -331,6 +345,65 @@ class RemotingPeer(asyncio.BufferedProtocol):
             return True
         return listener.is_congested and self.is_writer
 
+    # --- requests held back ---
+
+    def _hold(self, commands: list[Command]) -> None:
+        """Read no more and keep these until what stands against them is gone, or until they have waited too long."""
+        self._backlog = deque(commands)
+        self._pause()
+        if not self._held_since:
+            self._held_since = self._listener.loop.time()
+        if self._listener.sends and self._wait_timer is None:
+            self._watch(self._listener.config.send_wait_ms / 1000)
+
+    def _watch(self, seconds: float) -> None:
+        self._wait_timer = self._listener.loop.call_later(seconds, self._wait_over)
+
+    def _wait_over(self) -> None:
+        """Refuse the sends that are held back, serve the rest, and read the next piece."""
+        self._wait_timer = None
+        listener, backlog = self._listener, self._backlog
+        if not backlog or self.is_closed or self._is_ending:
+            return
+        waited = listener.loop.time() - self._held_since
+        left = listener.config.send_wait_ms / 1000 - waited
+        if left > 0 or self.is_clogged:  # a peer that takes nothing is not told anything either
+            self._watch(max(left, listener.config.send_wait_ms / 1000 if self.is_clogged else 0.001))
+            return
+        if self._is_blocked():
+            self._backlog, self._held_since = None, 0.0
+            self._shed(backlog, waited)
+            if self._out:
+                self.flush()
+            self._read_on()
+        else:
+            self.go_on()
+
+    def _shed(self, backlog: deque[Command], waited: float) -> None:
+        listener = self._listener
+        sends = [header for header, _ in backlog if header.code in listener.sends and not header.flag & 1]
+        listener.counters.requests += len(sends)
+        listener.counters.requests_shed += len(sends)
+        remark = self._busy_remark(waited, len(sends))
+        for header in sends:
+            if not header.flag & 2:
+                self.write(encode_response(header, ResponseCode.SYSTEM_BUSY, remark=remark))
+        self._is_shedding = True
+        try:
+            self._handle([item for item in backlog if item[0].code not in listener.sends or item[0].flag & 1])
+        finally:
+            self._is_shedding = False
+
+    def _busy_remark(self, waited: float, sends: int) -> str:
+        """RocketMQ's words, which operators search for, and what it was that the sends waited for."""
+        period = f"start flow control for a while, period in queue: {waited * 1000:.0f}ms, size of queue: {sends}"
+        if self._listener.is_congested:
+            return f"[TIMEOUT_CLEAN_QUEUE]broker busy, {period}; the disk does not follow (pending_bytes_max)"
+        return (
+            f"[OVERLOAD]system busy, {period}; this connection has {self.unanswered} unanswered sends "
+            "(requests_unanswered_max)"
+        )
+
     def begin_request(self) -> None:
         """Count a request that waits for the store."""
         self.unanswered += 1
@@ -354,6 +427,11 @@ class RemotingPeer(asyncio.BufferedProtocol):
             self._handle(backlog)
             if self._out:
                 self.flush()
+        if not self._backlog:
+            self._held_since = 0.0
+        self._read_on()
+
+    def _read_on(self) -> None:
         if not self._backlog and self._is_paused and not self.is_closed and not self.is_clogged:
             self._is_paused = False
             if self._transport is not None:
@@ -489,6 +567,8 @@ class RemotingPeer(asyncio.BufferedProtocol):
         self._out = []
         self._backlog = None
         self._deferred = None
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
         calls, self._calls = self._calls, None
         for answered, timer in (calls or {}).values():
             timer.cancel()

@@ -47,7 +47,7 @@ def overview(broker: Broker, routes: RouteTable, listeners: Iterable[RemotingLis
 
 def is_own_topic(broker: Broker, topic: str) -> bool:
     """Whether the broker made this topic for itself."""
-    return is_system_topic(topic) or topic in (broker.config.cluster_name, broker.config.broker_name)
+    return is_system_topic(topic) or topic in broker.own_topics
 
 
 def topics(broker: Broker, *, with_own: bool = False) -> list[dict[str, Any]]:

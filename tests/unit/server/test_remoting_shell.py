@@ -31,7 +31,7 @@ class World:
         self.lost: list[object] = []
         self.answered = 0
         handlers = {1: self.echo, 2: self.hold, 3: self.fail, 4: self.much}
-        self.listener = RemotingListener("test", config, handlers, on_lost=self.lost.append)
+        self.listener = RemotingListener("test", config, handlers, on_lost=self.lost.append, sends=frozenset({2}))
         self.port = 0
 
     def echo(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes:

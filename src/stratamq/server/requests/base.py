@@ -16,6 +16,17 @@ from stratamq.protocols.remoting.command import CommandHeader
 
 CALLS_MAX: Final = 1_000
 """How many requests of ours may wait for one peer's answers."""
+SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+"""Requests that are refused when they have been held back too long; others are served then."""
 _MARK: Final = "serves_request_codes"
 
 

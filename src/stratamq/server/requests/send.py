@@ -208,6 +208,8 @@ class SendRequests:
         self._counters.puts_failed += 1
         if not header.is_one_way:
             remark = result.remark or result.status.value
+            if result.status is PutStatus.OS_PAGE_CACHE_BUSY:
+                remark = f"[PC_SYNCHRONIZED]broker busy, start flow control for a while: {remark}"
             ext = self._replies.refused_ext()
             peer.write(encode_response(header, CODE_OF_PUT[result.status], ext=ext, remark=remark))
 

@@ -67,8 +67,7 @@ class TopicRequests:
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return the names of the topics that the broker made for itself."""
-        config = self._broker.config
-        own = {config.cluster_name, config.broker_name}
+        own = self._broker.own_topics
         names = [name for name in self._broker.topics.names() if is_system_topic(name) or name in own]
         return encode_response(header, ResponseCode.SUCCESS, body=dump({"topicList": names}).encode())
 
