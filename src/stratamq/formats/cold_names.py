@@ -139,6 +139,11 @@ def segment_name(life: Lifetime, first: int, last: int, epoch: int, unique: str,
     return f"{data_folder(life)}{first:020d}-{last:020d}-{epoch:08d}-{unique}.{kind}"
 
 
+def topic_parts(topic: str) -> tuple[str, str]:
+    """What the names of all segments of a topic begin with."""
+    return f"{SEGMENTS}{escape_topic(topic)}/", f"{LAKE}{escape_topic(topic)}/"
+
+
 def lake_folder(topic: str) -> str:
     """What the names of all Parquet segments of a topic begin with."""
     return f"{LAKE}{escape_topic(topic)}/"

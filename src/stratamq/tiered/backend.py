@@ -6,6 +6,7 @@ that folders and the object stores of all vendors have in common, and all that t
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from stratamq.config import TieredConfig
-from stratamq.errors import ConfigError, ObjectExists, ObjectMissing, TierError
+from stratamq.errors import BackendError, ConfigError, ObjectExists, ObjectMissing, TierError
 from stratamq.units import Buffer
 
 NAME_BYTES_MAX: Final = 1_000
@@ -140,6 +141,17 @@ class PrefixedBackend:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def put_checked(backend: Backend, name: str, parts: list[bytes]) -> int:
+    """Put an object under a name that is used once, and see that all of it is there. Returns its length."""
+    size = sum(map(len, parts))
+    with contextlib.suppress(ObjectExists):  # the answer to our own put was lost and it was tried again
+        backend.put_new(name, parts)
+    stored = backend.size(name)
+    if stored != size:
+        raise BackendError("put", name, f"{size} bytes were sent, the backend has {stored}")
+    return size
 
 
 def open_backend(config: TieredConfig) -> Backend:

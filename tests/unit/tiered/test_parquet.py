@@ -1,0 +1,113 @@
+"""Parquet segments: the same records byte for byte, and columns that others can read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stratamq.config import TieredConfig
+from stratamq.errors import CorruptionError
+from stratamq.formats.message import encode_host, encode_record
+from stratamq.tiered.parquet import record_of, row_of
+from tests.unit.tiered.test_owner import KEY, local_records
+from tests.unit.tiered.world import BROKER, World
+
+V6 = encode_host("2001:db8::1", 1)
+V4 = encode_host("10.0.0.1", 5)
+POLICY = TieredConfig(compact_format="parquet", compact_bytes=70_000, compact_bytes_max=10**8, delete_grace_ms=0)
+
+
+def record(**changes) -> bytes:
+    values = {
+        "body": b"body",
+        "topic": b"T",
+        "properties": b"KEYS\x01k\x02TAGS\x01t\x02",
+        "queue_id": 3,
+        "flag": -7,
+        "queue_offset": 5,
+        "physical_offset": 2**40,
+        "sys_flag": 0,
+        "born_timestamp": 1,
+        "born_host": V4,
+        "store_timestamp": 2,
+        "store_host": V4,
+        "reconsume_times": 2,
+        "prepared_transaction_offset": -1,
+    }
+    return encode_record(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        record(),
+        record(body=b"", properties=b""),
+        record(born_host=V6),
+        record(store_host=V6),
+        record(born_host=V6, store_host=V6, topic=b"t" * 200),
+        record(properties=b"\xff\xfe broken"),
+        record(properties=b"a"),
+        record(topic="ü".encode()),
+        record(born_timestamp=-(2**62), store_timestamp=2**62),
+        record()[:8] + b"\0\0\0\1" + record()[12:],
+    ],
+)
+def test_a_record_is_made_again_from_its_row(data):
+    row = row_of(data)
+    assert row["record"] is None
+    assert record_of(row) == data
+
+
+def test_a_record_that_its_columns_do_not_give_is_kept_whole():
+    wide = bytearray(record())
+    wide[4:8] = (0xDAA320AB).to_bytes(4, "big")  # two bytes for the length of a topic that fits one
+    at = wide.index(b"\x01T")
+    wide[at : at + 1] = b"\x00\x01"
+    wide[0:4] = len(wide).to_bytes(4, "big")
+    row = row_of(bytes(wide))
+    assert record_of(row) == bytes(wide)
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path, policy=POLICY)
+    for n in range(30):
+        world.local.produce(KEY, 5, body=b"%d" % n * 800, properties=b"KEYS\x01k%d\x02TAGS\x01a\x02" % n)
+        world.settle()
+    world.advance(180)
+    yield world
+    world.close()
+
+
+def test_joining_into_parquet_keeps_every_byte(world):
+    manifest = world.manifest(KEY)
+    assert manifest.segments[0].format == "parquet"
+    assert world.stored(KEY) == local_records(world)
+    left = {segment.name for segment in manifest.segments} | {segment.index_name for segment in manifest.segments}
+    assert {entry.name for entry in world.objects.list("s/")} | {e.name for e in world.objects.list("lake/")} == left
+
+
+def test_others_read_the_columns(world):
+    segment = world.manifest(KEY).segments[0]
+    assert "/date=2023-11-14/queue=0/" in segment.name
+    table = pq.read_table(pa.BufferReader(world.objects.read(segment.name)))
+    assert table["queue_offset"].to_pylist() == list(range(segment.first, segment.last + 1))
+    assert table["body"][0].as_py() == b"0" * 800
+    assert table["keys"][5].as_py() == "k1"
+    assert dict(table["properties"][5].as_py()) == {"KEYS": "k1", "TAGS": "a"}
+    assert table["store_timestamp"][0].as_py().year == 2023
+
+
+def test_damage_is_found(world):
+    segment = world.manifest(KEY).segments[0]
+    name = f"{BROKER}/{segment.name}"
+    data = bytearray(world.backend.inner.objects[name])
+    seen = 0
+    for at in range(4, len(data), 97):
+        world.backend.inner.objects[name] = bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        try:
+            assert world.stored(KEY) == local_records(world)  # a statistic or a column that the broker does not use
+        except CorruptionError:
+            seen += 1
+    assert seen > 3
