@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 
-from stratamq.units import KiB
+from stratamq.config import FlushMode
+from stratamq.server.lifecycle import Server
+from stratamq.units import KiB, MiB
+from tests.unit.server.harness import SMALL, records
+from tests.unit.server.test_lifecycle import FREE, SECONDS, Connection, send_ext, settings
 from tests.unit.server.test_remoting_shell import read_answer, request, world
 
 ONE_WAY = 2
@@ -75,7 +81,7 @@ async def test_too_many_unanswered_sends_of_a_connection_are_told_so():
 
 async def test_the_pressure_stays_while_sends_are_refused():
     """What is read is bounded by one piece a wait, however much a client sends."""
-    async with world(send_wait_ms=200) as here:
+    async with world(send_wait_ms=60) as here:
         reader, writer = await here.connect()
         writer.write(request(2))
         await here.wait_for(lambda: len(here.held) == 1)
@@ -84,7 +90,7 @@ async def test_the_pressure_stays_while_sends_are_refused():
         sending = asyncio.create_task(_send_much(writer))
         for _ in range(40):
             assert (await read_answer(reader)).code == 2
-        waits = (here.listener.loop.time() - begun) / 0.2
+        waits = (here.listener.loop.time() - begun) / 0.06
         assert here.listener.counters.requests_shed * 32 <= 256 * (waits + 1)
         assert not sending.done()
         sending.cancel()
@@ -151,3 +157,53 @@ async def test_a_peer_that_leaves_while_its_sends_are_held_back_is_forgotten():
         assert timer is not None
         assert timer.cancelled()
         writer.close()
+
+
+async def test_a_disk_that_stands_still_is_told_to_who_sends_and_loses_nothing(tmp_path, monkeypatch):
+    """A whole broker with SYNC_FLUSH whose sync hangs for a while: what is answered 0 is stored, what is not is not."""
+    store_config = replace(
+        SMALL,
+        flush_mode=FlushMode.SYNC,
+        pending_bytes_max=MiB,
+        commit_log_file_bytes=8 * MiB,
+        message_body_bytes_max=MiB,
+        sync_flush_timeout_ms=60_000,
+    )
+    server = Server(settings(tmp_path, server=replace(FREE, send_wait_ms=50), store=store_config))
+    await server.start()
+    try:
+        store, disk = server.broker.store, threading.Event()
+        sync = store.sync
+
+        def hang(token):
+            disk.wait(SECONDS)
+            return sync(token)
+
+        monkeypatch.setattr(store, "sync", hang)
+        sender, other = [await Connection.open(server.addresses.broker) for _ in range(2)]
+        for number in range(12):
+            sender.send(310, send_ext(), bytes([number]) * (200 * KiB), opaque=number)
+        busy = await sender.receive()
+        assert (busy.code, "[TIMEOUT_CLEAN_QUEUE]" in (busy.remark or "")) == (2, True)
+        assert (await other.ask(34, {}, b'{"clientID":"c"}')).code == 0
+        disk.set()
+        answers = [busy] + [await sender.receive() for _ in range(11)]
+        codes = {answer.opaque: answer.code for answer in answers}
+        assert set(codes.values()) == {0, 2}
+        assert (await sender.ask(310, send_ext(), b"after")).code == 0
+        sender.close()
+        other.close()
+        stored = [number for number in range(12) if codes[number] == 0]
+        assert bodies_of(store) == [bytes([number]) * (200 * KiB) for number in stored] + [b"after"]
+    finally:
+        disk.set()
+        await server.stop()
+
+
+def bodies_of(store) -> list[bytes]:
+    """Everything in queue 0 of T."""
+    found: list[bytes] = []
+    while len(found) < store.max_offset("T", 0):
+        result = store.get("T", 0, len(found), 1)
+        found += [record.body for record in records(b"".join(result.records))]
+    return found
