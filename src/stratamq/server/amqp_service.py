@@ -13,7 +13,7 @@ import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stratamq.broker.amqp.broker import AmqpBroker
 from stratamq.broker.amqp.definitions import definitions_of, load_definitions
@@ -46,15 +46,16 @@ class AmqpService:
         """Raises StoreError when the store cannot be opened, InvalidArgument for unusable definitions."""
         self.config = config or QueueStoreConfig()
         self._loop = asyncio.get_running_loop()
-        self._directory = data_dir / DIRECTORY
-        self.store = QueueStore.open(self._directory / STORE_DIRECTORY, self.config, clock=clock)
+        self.directory = data_dir / DIRECTORY
+        self.started_ms = clock.wall_ms()
+        self.store = QueueStore.open(self.directory / STORE_DIRECTORY, self.config, clock=clock)
         self._thread = ThreadPoolExecutor(1, "amqp-sync")
-        self._timers: list[asyncio.TimerHandle] = []
+        self._ports: list[dict[str, Any]] = []
         try:
             self.storage = DurableStorage(
                 self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
             )
-            self._definitions = ConfigFile(str(self._directory / DEFINITIONS_FILE))
+            self._definitions = ConfigFile(str(self.directory / DEFINITIONS_FILE))
             self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms())
             self._load()
         except BaseException:
@@ -64,12 +65,24 @@ class AmqpService:
         self.listener = AmqpListener(self.broker, clock, limits=limits, save_definitions=self._save)
         self.storage.on_congested = self.listener.set_congested
         self._is_closed = False
-        self._memory_limit = _memory_bytes() * self.config.vm_memory_high_watermark_percent // 100
+        self.memory_limit = _memory_bytes() * self.config.vm_memory_high_watermark_percent // 100
         self._housekeeping = asyncio.create_task(self._keep_house())
 
     async def listen(self, sock: socket.socket) -> None:
         """Accept connections on a bound socket."""
+        host, port = sock.getsockname()[:2]
+        self._ports.append({"node": "", "protocol": "amqp", "ip_address": host, "port": port, "socket_opts": {}})
         await self.listener.listen(sock)
+
+    def listeners(self) -> list[dict[str, Any]]:
+        """The ports that AMQP clients connect to."""
+        return [dict(row) for row in self._ports]
+
+    async def turn_ended(self) -> None:
+        """Wait until the turn that runs has ended: what it changed has taken effect and is written down."""
+        self.listener.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     # --- definitions ---
 
@@ -146,9 +159,9 @@ class AmqpService:
 
     def check_alarms(self) -> None:
         """Raise or clear the alarms for memory and disk."""
-        free = shutil.disk_usage(self._directory).free
+        free = shutil.disk_usage(self.directory).free
         self._set_alarm("disk", free < self.config.disk_free_limit_bytes or self.storage.is_full)
-        self._set_alarm("memory", 0 < self._memory_limit < _own_memory_bytes())
+        self._set_alarm("memory", 0 < self.memory_limit < _own_memory_bytes())
 
     def _set_alarm(self, name: str, raised: bool) -> None:
         if raised != (name in self.broker.alarms):

@@ -1,4 +1,4 @@
-"""The HTTP port: a page for people, JSON for programs, metrics for Prometheus. It only reads.
+"""The HTTP port: a page for people, JSON for programs, metrics for Prometheus.
 
 ======================= =====================================================================
 path                    answer
@@ -9,13 +9,14 @@ path                    answer
 /api/v1/overview        name, addresses, store positions, counters
 /api/v1/topics          topics with their queues; ``?own=1`` with the broker's own
 /api/v1/groups          consumer groups with members and lag
+/api/...                RabbitMQ's management API over the AMQP side (`management`); it also changes
 ======================= =====================================================================
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +25,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from stratamq.broker.broker import Broker
 from stratamq.nameserver.routes import RouteTable
 from stratamq.server import views
+from stratamq.server.amqp_service import AmqpService
+from stratamq.server.management.app import BODY_BYTES_MAX, ManagementApi
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.page import render_page
 from stratamq.server.remoting import RemotingListener
@@ -32,13 +35,20 @@ from stratamq.server.remoting import RemotingListener
 class HttpServer:
     """Serves the page, the API and the metrics of one broker."""
 
-    def __init__(self, broker: Broker, routes: RouteTable, listeners: Sequence[RemotingListener]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        routes: RouteTable,
+        listeners: Sequence[RemotingListener],
+        *,
+        amqp: Callable[[], AmqpService | None] = lambda: None,
+    ) -> None:
         self._broker = broker
         self._routes = routes
         self._listeners = listeners
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(broker, listeners))
-        app = web.Application(client_max_size=64 * 1024)
+        app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -47,6 +57,7 @@ class HttpServer:
                 web.get("/api/v1/overview", self._overview),
                 web.get("/api/v1/topics", self._topics),
                 web.get("/api/v1/groups", self._groups),
+                *ManagementApi(amqp).routes(),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)

@@ -109,6 +109,7 @@ class Server:
         self._listeners: list[RemotingListener] = []
         self.namesrv: NameServer | None = None
         self.registrar: Registrar | None = None
+        self._amqp: AmqpService | None = None
 
     # --- start ---
 
@@ -144,7 +145,7 @@ class Server:
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)
         self._start_tasks(self.namesrv)
-        self.http = HttpServer(self.broker, self.namesrv.routes, self._listeners)
+        self.http = HttpServer(self.broker, self.namesrv.routes, self._listeners, amqp=lambda: self._amqp)
         self._stack.push_async_callback(self.http.close)
         await self.broker_listener.listen(broker_socket)
         if config.vip_port and port > 2:
@@ -201,7 +202,7 @@ class Server:
 
     async def _start_amqp(self, sock: Any, host: str) -> str:
         """Open the AMQP side on a bound socket; returns its address."""
-        service = AmqpService(self.settings.data_dir, self.clock)
+        service = self._amqp = AmqpService(self.settings.data_dir, self.clock)
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
         await service.listen(sock)
         return f"{host}:{port_of(sock)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from stratamq.broker.amqp.messages import Message
 from stratamq.broker.amqp.queue import Queue
 from stratamq.broker.amqp.storage import MemoryStorage, QueueStorage, Storage
 from stratamq.broker.amqp.vhost import VirtualHost
+from stratamq.protocols.amqp.replies import CONNECTION_FORCED, AmqpError
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.channel import Channel
@@ -88,6 +89,21 @@ class AmqpBroker:
             found = self.vhosts[name] = VirtualHost(name, self, self)
             self.changed(durable=True)
         return found
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a virtual host with everything in it, and close the connections to it."""
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return
+        for session in [one for one in self.sessions if getattr(one, "vhost", None) is vhost]:
+            session.close_for(AmqpError(CONNECTION_FORCED, f"vhost '{name}' is deleted", hard=True))
+        for queue in list(vhost.queues.values()):
+            vhost.delete_queue(queue)
+        for user in self.users.all():
+            permissions = {key: one for key, one in user.permissions.items() if key != name}
+            topics = {key: one for key, one in user.topic_permissions.items() if key[0] != name}
+            self.users.put(replace(user, permissions=permissions, topic_permissions=topics))
+        self.changed(durable=True)
 
     def add_defaults(self) -> None:
         """What a new broker begins with: virtual host ``/`` and the user guest, who may everything there."""

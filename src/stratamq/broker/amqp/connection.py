@@ -83,6 +83,7 @@ class Session:
         self.is_blocked = False
         """Whether an alarm holds this publisher back."""
         self.is_closed = False
+        self.connected_ms = broker.now_ms
         self._is_loopback = is_loopback
         self._allowed: dict[tuple[str, str], bool] = {}
         self._allowed_epoch = -1
