@@ -40,6 +40,7 @@ from tests.interop.stores import (
     kill_under_load,
     place,
     pull_topics,
+    read_json,
     stored,
     write_mix,
 )
@@ -358,3 +359,32 @@ def opened(path: Path) -> contextlib.closing[LogStore]:
     )
     host = encode_host("127.0.0.1", 10911)
     return contextlib.closing(LogStore.open(path, config, clock=SystemClock(), store_host=host))
+
+
+def test_filters_are_kept_by_the_broker_that_comes_next(java: JavaClient, brokers: Brokers) -> None:
+    """RocketMQ forgets the whole file when one filter's Bloom positions are not what it would give it."""
+    ours = brokers.ours.start()
+    java.producer(ours.namesrv, id="filter-writer", group="writers")
+    stored(java.send([{"topic": "Prices", "text": str(i), "properties": {"price": str(i)}} for i in range(9)],
+                     id="filter-writer"))  # fmt: skip
+    java.push(ours.namesrv, "Prices", id="filtering", group="buyers", sql="price BETWEEN 5 AND 7")
+    consume(java, "filtering", 3)
+    java.stop("filtering")
+    java.stop("filter-writer")
+    ours.stop()
+    written = filter_of(brokers.store)
+    assert (written["expression"], written["dead"]) == ("price BETWEEN 5 AND 7", True)
+    for version in ("5.3.3", "5.5.0"):
+        theirs = brokers.rocketmq(version).start()
+        theirs.stop()
+        assert filter_of(brokers.store) == written
+    ours.start()
+    ours.stop()
+    assert filter_of(brokers.store) == written
+
+
+def filter_of(store: Path) -> dict[str, Any]:
+    """The one filter that a store's configuration holds."""
+    table = read_json(store / "config" / "consumerFilter.json")["filterDataByTopic"]
+    found: dict[str, Any] = table["Prices"]["groupFilterData"]["buyers"]
+    return found
