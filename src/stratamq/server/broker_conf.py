@@ -37,7 +37,7 @@ ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
 """Keys that have one value here; any other would promise what is not done."""
 
 _ROOT_KEY: Final = "storePathRootDir"
-_SECONDS: Final = frozenset({"serverChannelMaxIdleTimeSeconds"})
+IN_SECONDS: Final = frozenset({"serverChannelMaxIdleTimeSeconds"})
 _UNICODE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
@@ -134,7 +134,7 @@ def convert(key: str, text: str, kind: Any, *, where: str = "") -> Any:
     if kind is int:
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             raise ConfigError(key, text, "a whole number", where=where)
-        return int(text) * 1000 if key in _SECONDS else int(text)
+        return int(text) * 1000 if key in IN_SECONDS else int(text)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         for member in kind:
             if text == member.value:

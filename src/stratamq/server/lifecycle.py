@@ -36,9 +36,10 @@ from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
+from stratamq.protocols.remoting.replies import SendReplies
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
-from stratamq.server.live_settings import KEPT_FILE, LiveSettings, with_kept
+from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
 from stratamq.server.namesrv import NameServer
 from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener, RemotingPeer
@@ -135,12 +136,17 @@ class Server:
         port = port_of(broker_socket)
         address = BrokerAddress(host, port, encode_host(host, port))
         self._open(address)
-        self.namesrv = NameServer(
-            config, self.clock, ConfigFile(str(self.settings.data_dir / "config" / "kvConfig.json"))
-        )
+        folder = self.settings.data_dir / "config"
+        self.namesrv = NameServer(config, self.clock, ConfigFile(str(folder / "kvConfig.json")), folder / NAMES_FILE)
         self.namesrv.register_own(self.broker)
+        replies = SendReplies(region=self.settings.broker.region, trace_on=self.settings.broker.trace_on)
         self.broker_listener = RemotingListener(
-            "broker", config, self._handlers(), on_lost=self._peer_lost, sends=frozenset(map(int, SENDS))
+            "broker",
+            config,
+            self._handlers(),
+            on_lost=self._peer_lost,
+            sends=SENDS,
+            refused_ext=replies.refused_ext(),
         )
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)

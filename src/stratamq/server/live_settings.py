@@ -8,20 +8,23 @@ broker was started with: that file is an operator's, and may be read only. At st
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from stratamq.config import BrokerConfig, RetentionConfig, settings_of
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, settings_of
 from stratamq.errors import AccessDenied, ConfigError, InvalidArgument
 from stratamq.files.durable import read_file, replace_file
-from stratamq.server.broker_conf import interpret, parse_properties
+from stratamq.server.broker_conf import IN_SECONDS, interpret, parse_properties
 
 KEPT_FILE: Final = "broker.properties"
-BLACKLIST: Final = frozenset({"configBlackList", "brokerConfigPath"})
+NAMES_FILE: Final = "namesrv.properties"
+BLACKLIST: Final = frozenset({"configBlackList", "brokerConfigPath", "configStorePath", "kvConfigPath"})
 """Keys that nobody changes from outside, as in RocketMQ; ``configBlackList`` adds to them."""
-LIVE: Final[Mapping[type[Any], frozenset[str]]] = {
+Live = Mapping[type[Any], frozenset[str]]
+LIVE: Final[Live] = {
     BrokerConfig: frozenset(
         {
             "auto_create_topics",
@@ -38,6 +41,8 @@ LIVE: Final[Mapping[type[Any], frozenset[str]]] = {
     RetentionConfig: frozenset(field.name for field, _ in settings_of(RetentionConfig)) - {"clean_interval_ms"},
 }
 """Settings that a running broker takes at once, by class; all others hold from the start on."""
+LIVE_NAMES: Final[Live] = {ServerConfig: frozenset({"connections_max", "idle_timeout_ms", "stall_timeout_ms"})}
+"""The same of a name server."""
 VALUE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -46,11 +51,28 @@ def key_of(field: dataclasses.Field[Any]) -> str:
     return field.metadata["setting"].rocketmq or field.name
 
 
-def live_keys() -> list[str]:
+def live_keys(live: Live = LIVE) -> list[str]:
     """The names of all settings that may change live, sorted."""
     return sorted(
-        key_of(field) for kind, names in LIVE.items() for field, _ in settings_of(kind) if field.name in names
+        key_of(field) for kind, names in live.items() for field, _ in settings_of(kind) if field.name in names
     )
+
+
+def property_text(value: object) -> str:
+    """A value as RocketMQ writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value.value if isinstance(value, enum.Enum) else value)
+
+
+def property_lines(configs: Iterable[Any]) -> str:
+    """All settings of some configurations as lines that `parse_properties` reads."""
+    lines = []
+    for config in configs:
+        for field, _ in settings_of(type(config)):
+            key, value = key_of(field), getattr(config, field.name)
+            lines.append(f"{key}={property_text(value // 1000 if key in IN_SECONDS else value)}\n")
+    return "".join(lines)
 
 
 class LiveSettings:
@@ -63,9 +85,11 @@ class LiveSettings:
         *,
         apply: Callable[[Mapping[type[Any], Any]], None] = lambda configs: None,
         blacklist: str = "",
+        live: Live = LIVE,
     ) -> None:
         self.configs = dict(configs)
         self.blacklist = BLACKLIST | {name.strip() for name in blacklist.split(";") if name.strip()}
+        self._live = live
         self._path = path
         self._apply = apply
 
@@ -92,7 +116,7 @@ class LiveSettings:
         return wanted
 
     def _changed(self, wanted: Mapping[str, str]) -> dict[type[Any], Any]:
-        live, all_keys = set(live_keys()), set()
+        live, all_keys = set(live_keys(self._live)), set()
         for config in self.configs.values():
             all_keys |= {key_of(field) for field, _ in settings_of(type(config))}
         for key in wanted:
@@ -117,10 +141,10 @@ def read_kept(path: Path) -> dict[str, str]:
     return {} if data is None else parse_properties(data.decode("utf-8", "surrogateescape"))
 
 
-def with_kept(configs: Mapping[type[Any], Any], path: Path) -> dict[type[Any], Any]:
+def with_kept(configs: Mapping[type[Any], Any], path: Path, live: Live = LIVE) -> dict[type[Any], Any]:
     """The configurations with what operators changed earlier. Raises ConfigError naming the file, OSError."""
-    live = set(live_keys())
-    kept = {key: value for key, value in read_kept(path).items() if key in live}
+    allowed = set(live_keys(live))
+    kept = {key: value for key, value in read_kept(path).items() if key in allowed}
     values = interpret(kept, where=str(path)).values
     return {kind: dataclasses.replace(config, **values.get(kind, {})) for kind, config in configs.items()}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from stratamq.broker.broker import Broker
@@ -12,27 +14,36 @@ from stratamq.clock import Clock
 from stratamq.config import ServerConfig
 from stratamq.nameserver.kv import KvConfig
 from stratamq.nameserver.routes import DataVersion, QueueData, Registration, RouteTable
+from stratamq.server.live_settings import LIVE_NAMES, LiveSettings, with_kept
 from stratamq.server.remoting import RemotingListener, RemotingPeer
 from stratamq.server.requests.base import collect
 from stratamq.server.requests.namesrv_brokers import BrokerRequests
 from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
+from stratamq.server.requests.settings import NameSettingsRequests
 
 _log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """Routes for clients. ``file`` keeps the key-value settings."""
+    """Routes for clients. ``file`` keeps the key-value settings, ``kept`` what operators changed of the others."""
 
-    def __init__(self, config: ServerConfig, clock: Clock, file: SavedValue) -> None:
+    def __init__(self, config: ServerConfig, clock: Clock, file: SavedValue, kept: Path) -> None:
         self._clock = clock
         self._file = file
         self.routes = RouteTable()
         self.kv = KvConfig(file.load(), on_change=self._save)
+        configs = with_kept({ServerConfig: config}, kept, LIVE_NAMES)
         handlers = collect(
-            RouteRequests(self.routes, self.kv), BrokerRequests(self.routes, self.kv, clock), KvRequests(self.kv)
+            RouteRequests(self.routes, self.kv),
+            BrokerRequests(self.routes, self.kv, clock),
+            KvRequests(self.kv),
+            NameSettingsRequests(LiveSettings(configs, kept, apply=self._take_changed, live=LIVE_NAMES)),
         )
-        self.listener = RemotingListener("name server", config, handlers, on_lost=self._peer_lost)
+        self.listener = RemotingListener("name server", configs[ServerConfig], handlers, on_lost=self._peer_lost)
+
+    def _take_changed(self, configs: Mapping[type[Any], Any]) -> None:
+        self.listener.config = configs[ServerConfig]
 
     def register_own(self, broker: Broker) -> None:
         """Take the broker of this process with all its topics; it does not expire."""

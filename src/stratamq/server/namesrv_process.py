@@ -13,6 +13,7 @@ from stratamq.clock import Clock, SystemClock
 from stratamq.config import ServerConfig
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.server.lifecycle import remove_ready_file
+from stratamq.server.live_settings import NAMES_FILE
 from stratamq.server.namesrv import NameServer
 from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
 
@@ -27,6 +28,7 @@ class NameServerProcess:
         self._config = config
         self._clock = clock or SystemClock()
         self._file = ConfigFile(str(data_dir / "config" / "kvConfig.json"))
+        self._kept = data_dir / "config" / NAMES_FILE
         self._task: asyncio.Task[None] | None = None
         self.address = ""
 
@@ -34,7 +36,7 @@ class NameServerProcess:
         """Bind the port and accept. Raises PortUnusable."""
         raise_file_limit()
         sock = bind(self._config.host, self._config.namesrv_port, "--port")
-        self.names = NameServer(self._config, self._clock, self._file)
+        self.names = NameServer(self._config, self._clock, self._file, self._kept)
         self.address = f"{advertised_host(self._config.host, '')}:{port_of(sock)}"
         await self.names.listener.listen(sock)
         self._task = asyncio.create_task(self._sweep())

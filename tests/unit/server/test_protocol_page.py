@@ -18,6 +18,7 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
+from stratamq.server.requests.settings import NameSettingsRequests
 from tests.tidy.tree import ROOT
 
 BROKER: tuple[type[object], ...] = (
@@ -31,7 +32,7 @@ BROKER: tuple[type[object], ...] = (
     RetentionRequests,
     *ADMIN_FAMILIES,
 )
-NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests)
+NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests, NameSettingsRequests)
 
 
 def rows(families: tuple[type[object], ...]) -> list[str]:

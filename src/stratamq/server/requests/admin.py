@@ -20,8 +20,8 @@ from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.headers import HeaderReader
 from stratamq.protocols.remoting.replies import encode_response
+from stratamq.server.live_settings import property_text
 from stratamq.server.requests.base import Peer, serves
-from stratamq.server.requests.settings import property_text
 from stratamq.server.requests.topics import store_time
 from stratamq.units import format_bytes
 
