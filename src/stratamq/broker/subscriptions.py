@@ -32,7 +32,6 @@ class Subscription:
     sql: SqlFilter | None = None
 
 
-@lru_cache(maxsize=1024)
 def parse_subscription(topic: str, expression: str, expression_type: str = "", version: int = 0) -> Subscription:
     """Parse a subscription expression; None or "" for the type means TAG.
 
@@ -43,6 +42,11 @@ def parse_subscription(topic: str, expression: str, expression_type: str = "", v
         return Subscription(topic, expression, frozenset(), None, version, EXPRESSION_SQL92, sql)
     if expression_type not in ("", EXPRESSION_TAG):
         raise SubscriptionIllegal(f"there are no subscriptions by {expression_type[:40]!r}, only by TAG and SQL92")
+    return _parse_tags(topic, expression, version)
+
+
+@lru_cache(maxsize=1024)
+def _parse_tags(topic: str, expression: str, version: int) -> Subscription:
     if expression in ("", ALL_TAGS):
         return Subscription(topic, ALL_TAGS, frozenset(), None, version)
     tags = frozenset(tag for tag in map(str.strip, expression.split("||")) if tag)

@@ -67,8 +67,11 @@ class RemotingListener:
         *,
         on_lost: Callable[[RemotingPeer], None] = lambda peer: None,
         sends: frozenset[int] = frozenset(),
+        refused_ext: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.refused_ext = refused_ext
+        """The extFields of answers to sends that are refused."""
         self.sends = sends if config.fast_failure else frozenset()
         """Request codes that are refused when they are held back too long."""
         self.config = config
@@ -387,7 +390,7 @@ class RemotingPeer(asyncio.BufferedProtocol):
         remark = self._busy_remark(waited, len(sends))
         for header in sends:
             if not header.flag & 2:
-                self.write(encode_response(header, ResponseCode.SYSTEM_BUSY, remark=remark))
+                self.write(encode_response(header, ResponseCode.SYSTEM_BUSY, ext=listener.refused_ext, remark=remark))
         self._is_shedding = True
         try:
             self._handle([item for item in backlog if item[0].code not in listener.sends or item[0].flag & 1])

@@ -18,7 +18,8 @@ from stratamq.broker.sql.parser import parse
 from stratamq.broker.sql.tree import Value
 from stratamq.formats.properties import decode_properties, find_property
 
-CACHED_EXPRESSIONS_MAX: Final = 1024
+CACHED_EXPRESSIONS_MAX: Final = 128
+"""Compiled expressions kept besides those in use; the largest take 280 KiB each."""
 _SEARCHED_NAMES_MAX: Final = 4
 """Up to so many names are looked for one by one; beyond, all properties are decoded."""
 
