@@ -185,6 +185,7 @@ async def test_a_disk_that_stands_still_is_told_to_who_sends_and_loses_nothing(t
             sender.send(310, send_ext(), bytes([number]) * (200 * KiB), opaque=number)
         busy = await sender.receive()
         assert (busy.code, "[TIMEOUT_CLEAN_QUEUE]" in (busy.remark or "")) == (2, True)
+        assert busy.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         assert (await other.ask(34, {}, b'{"clientID":"c"}')).code == 0
         disk.set()
         answers = [busy] + [await sender.receive() for _ in range(11)]
