@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
 from stratamq.server.lifecycle import Settings
@@ -47,12 +47,14 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
     directory = data_dir or (Path(conf.data_dir) if conf is not None and conf.data_dir else None)
     if directory is None:
         raise ConfigError("--data-dir", "", "a directory for the data (or storePathRootDir in --config)")
+    tier = {"url": flags.pop("tier", None)}
     return Settings(
         data_dir=directory,
         server=build(ServerConfig, values.get(ServerConfig, {}), flags),
         broker=build(BrokerConfig, values.get(BrokerConfig, {})),
         store=build(StoreConfig, values.get(StoreConfig, {})),
         retention=build(RetentionConfig, values.get(RetentionConfig, {})),
+        tiered=build(TieredConfig, values.get(TieredConfig, {}), tier),
     )
 
 
@@ -104,6 +106,7 @@ def broker_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--amqp-port", type=click.IntRange(-1, 65535), help="AMQP; 0: a free one, -1: none.  [default: 5672]"
             ),
+            click.option("--tier", help="Cold tier: file:///DIRECTORY or s3://BUCKET/PREFIX.  [default: none]"),
             click.option(
                 "--config",
                 "config_file",

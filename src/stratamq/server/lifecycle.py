@@ -31,10 +31,11 @@ from stratamq.broker.broker import (
 from stratamq.broker.ports import SavedValue
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
 from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
+from stratamq.logstore.store import LogStore
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
 from stratamq.server.amqp_service import AmqpService
@@ -57,6 +58,7 @@ from stratamq.server.requests.settings import SettingsRequests
 from stratamq.server.retention import retention_of, retention_tasks
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
+from stratamq.server.tiering import Tiering
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Settings:
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    tiered: TieredConfig = field(default_factory=TieredConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Server:
         self._stack = contextlib.AsyncExitStack()
         self.addresses = Addresses("", "", "")
         self._opened: OpenedStore | None = None
+        self.tiering: Tiering | None = None
+        """The cold tier, where there is one."""
         self._pulls: PullRequests | None = None
         self._listeners: list[RemotingListener] = []
         self.namesrv: NameServer | None = None
@@ -228,12 +233,13 @@ class Server:
         )
         self._opened = opened
         self._stack.push_async_callback(self._close_store)
+        self.tiering = self._open_tier(opened)
         folder = settings.data_dir / "config"
         self.broker = Broker(
             config=settings.broker,
             store_config=settings.store,
             address=address,
-            store=opened.store,
+            store=opened.store if self.tiering is None else self.tiering.store,
             committer=opened.committer,
             open_file=lambda name: ConfigFile(str(folder / name)),
             clock=self.clock,
@@ -247,6 +253,7 @@ class Server:
             self.broker.offsets,
             self.clock,
             delays=lambda: self.broker.delays.as_json(),
+            keep_from=None if self.tiering is None else self.tiering.service.keep_from,
         )
         self.live = LiveSettings(
             self._configs(), folder / KEPT_FILE, apply=self._take_changed, blacklist=settings.broker.config_blacklist
@@ -255,6 +262,22 @@ class Server:
             _log.warning(
                 "topics found in the store but not in %s: %s", TOPICS_FILE, ", ".join(self.broker.topics_taken_back)
             )
+
+    def _open_tier(self, opened: OpenedStore) -> Tiering | None:
+        """The cold tier behind a log store; None without one."""
+        settings = self.settings
+        if not settings.tiered.address or not isinstance(opened.store, LogStore):
+            return None
+        tiering = Tiering(
+            opened.store,
+            settings.tiered,
+            settings.broker,
+            settings.data_dir,
+            self.clock,
+            find_topic=lambda topic: self.broker.topics.find(topic),
+        )
+        self._stack.push_async_callback(tiering.close)
+        return tiering
 
     def _configs(self) -> dict[type[Any], Any]:
         settings = self.settings
@@ -297,6 +320,7 @@ class Server:
             every(EXPIRE_S, self._expire),
             self._save_loop(),
             *(retention_tasks(self.retention) if self.retention is not None else ()),
+            *((self.tiering.run(),) if self.tiering is not None else ()),
         ):
             self._tasks.append(asyncio.create_task(coroutine))
 

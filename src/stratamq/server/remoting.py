@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from stratamq.config import ServerConfig
-from stratamq.errors import NotSupported, RemoteProtocolError
+from stratamq.errors import NotSupported, ReadPending, RemoteProtocolError
 from stratamq.formats.message import encode_host
 from stratamq.protocols.remoting.codes import ResponseCode, request_name
 from stratamq.protocols.remoting.command import CommandHeader
@@ -330,10 +330,38 @@ class RemotingPeer(asyncio.BufferedProtocol):
                         f"request code {request_name(header.code)} is not served by this {listener.name}"
                     )
                 answer = handler(self, header, body)
+            except ReadPending as pending:
+                assert handler is not None
+                self._serve_later(handler, header, body, pending)
+                continue
             except Exception as error:
                 answer = self._refusal(header, error)
             if answer is not None and not header.flag & 2:
                 self.write(answer)
+
+    def _serve_later(self, handler: Handler, header: CommandHeader, body: memoryview, pending: ReadPending) -> None:
+        """What a request reads is being fetched: run it again when it is there. Until then it counts as unanswered."""
+        self.unanswered += 1
+
+        def serve() -> None:
+            try:
+                answer = handler(self, header, body)
+            except ReadPending as still_pending:
+                self._serve_later(handler, header, body, still_pending)
+                return
+            except Exception as error:
+                answer = self._refusal(header, error)
+            if answer is not None and not header.flag & 2:
+                self.write(answer)
+
+        def again() -> None:
+            self.end_request()
+            if self.is_clogged and not self.is_closed:
+                self.defer(serve)
+            elif not self.is_closed:
+                serve()
+
+        pending.when_ready(again)
 
     def _refusal(self, header: CommandHeader, error: Exception) -> bytes:
         self._listener.counters.requests_failed += 1

@@ -31,14 +31,17 @@ def retention_of(
     *,
     delays: Callable[[], Any] = dict,
     probe: DiskProbe | None = None,
+    keep_from: Callable[[], int | None] | None = None,
 ) -> RetentionService | None:
     """Retention for a broker's store; None for one that has no files.
 
-    ``delays`` gives what ``delayOffset.json`` would hold now.
+    ``delays`` gives what ``delayOffset.json`` would hold now, ``keep_from`` from where on the cold tier lacks the log.
     """
     if not isinstance(store, LogStore):
         return None
-    return RetentionService(store, policy, clock=clock, offsets=offsets_of(offsets, delays), probe=probe)
+    return RetentionService(
+        store, policy, clock=clock, offsets=offsets_of(offsets, delays), probe=probe, keep_from=keep_from
+    )
 
 
 def offsets_of(table: OffsetTable, delays: Callable[[], Any]) -> Callable[[], Offsets]:

@@ -27,6 +27,7 @@ from stratamq.errors import (
     FlowControlled,
     InvalidArgument,
     QueueNotFound,
+    ReadPending,
     RemoteProtocolError,
     ServiceUnavailable,
     SubscriptionStale,
@@ -273,8 +274,17 @@ class PullRequests:
             if self._resets and self._tell_reset(pull):
                 return
             self._run(pull, may_wait=False)
+        except ReadPending as pending:
+            pending.when_ready(partial(self._run_fetched, pull))
         except Exception as error:
             _refuse(pull, *response_to_error(error))
+
+    def _run_fetched(self, pull: _Pull) -> None:
+        """What a pull reads has been fetched from the cold tier."""
+        if pull.peer.is_clogged:
+            pull.peer.defer(partial(self._run_again, pull))
+        elif not pull.peer.is_closed:
+            self._run_again(pull)
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages have come in: wake who waits for them."""
