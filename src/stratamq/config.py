@@ -490,6 +490,100 @@ class BrokerConfig:
         rocketmq="messageDelayLevel",
         doc="Delays by level, level 1 first: a number with s, m, h or d each, separated by blanks.",
     )
+    timer_wheel: bool = setting(
+        True, rocketmq="timerWheelEnable", doc="Whether messages for any time are taken; else they are refused."
+    )
+    timer_precision_ms: int = setting(
+        1_000,
+        at_least=100,
+        at_most=60_000,
+        rocketmq="timerPrecisionMs",
+        doc="Step of the timer wheel. Fixed for the life of a store.",
+    )
+    timer_max_delay_s: int = setting(
+        259_200,
+        at_least=1,
+        at_most=315_360_000,
+        rocketmq="timerMaxDelaySec",
+        doc="How far off the time of a message may be, in seconds.",
+    )
+    timer_roll_window_slots: int = setting(
+        172_800,
+        at_least=2,
+        at_most=1_209_000,
+        rocketmq="timerRollWindowSlot",
+        doc="A message further off than so many steps is stored anew when they are over, so that the commit log may be "
+        "cleaned behind it. Keep it below fileReservedTime.",
+    )
+    timer_congest_per_slot: int = setting(
+        2**31 - 1,
+        at_least=1,
+        at_most=2**31 - 1,
+        rocketmq="timerCongestNumEachSlot",
+        doc="Messages for one step above which further ones are refused, some of them up to twice as many.",
+    )
+    timer_log_file_bytes: int = setting(
+        100 * MiB,
+        at_least=KiB,
+        at_most=2**31 - 1,
+        rocketmq="mappedFileSizeTimerLog",
+        doc="Length of one timer-log file. Fixed for the life of a store.",
+    )
+    timer_stop_enqueue: bool = setting(
+        False, rocketmq="timerStopEnqueue", doc="Whether messages for a time are stored, but not put into the wheel."
+    )
+    timer_stop_dequeue: bool = setting(
+        False, rocketmq="timerStopDequeue", doc="Whether the wheel stands still and nothing of it is delivered."
+    )
+    timer_messages_per_step: int = setting(
+        2_000,
+        at_least=1,
+        at_most=100_000,
+        doc="Most messages that the timer reads, and most that it delivers, in one go: every tenth of a second.",
+    )
+    reject_transactions: bool = setting(
+        False, rocketmq="rejectTransactionMessage", doc="Whether transactional messages are refused."
+    )
+    transaction_timeout_ms: int = setting(
+        6_000,
+        at_least=0,
+        at_most=86_400_000,
+        rocketmq="transactionTimeOut",
+        doc="How old a half message is before its producer is asked about it, unless it says a time itself.",
+    )
+    transaction_check_max: int = setting(
+        15,
+        at_least=1,
+        at_most=1_000,
+        rocketmq="transactionCheckMax",
+        doc="How often a producer is asked about a half message before that goes to TRANS_CHECK_MAX_TIME_TOPIC.",
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000,
+        at_least=100,
+        at_most=86_400_000,
+        rocketmq="transactionCheckInterval",
+        doc="Pause between two rounds through the half messages.",
+    )
+    transaction_op_bytes_max: int = setting(
+        4_096,
+        at_least=64,
+        at_most=65_536,
+        rocketmq="transactionOpMsgMaxSize",
+        doc="Size of a mark for finished transactions at which it is written at once.",
+    )
+    transaction_op_interval_ms: int = setting(
+        3_000,
+        at_least=0,
+        at_most=60_000,
+        rocketmq="transactionOpBatchInterval",
+        doc="How long a mark waits for further finished transactions.",
+    )
+    recall_messages: bool = setting(
+        False,
+        rocketmq="recallMessageEnable",
+        doc="Whether a message for a time may be recalled by the handle that its send was answered with.",
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -332,6 +332,16 @@ class FlowControlled(BrokerError):
     retryable = True
 
 
+class TimerRefused(BrokerError):
+    """A message for a set time is not taken: the timer is off, or too many wait for that second."""
+
+    retryable = True
+
+
+class RecallRefused(BrokerError):
+    """A message cannot be recalled: the handle is not one, is another topic's or broker's, or its time has come."""
+
+
 class ServiceUnavailable(BrokerError):
     """The broker does not take writes now (stopping, disk full, failed store)."""
 

@@ -20,7 +20,9 @@ from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, StoreSurface, Worker
 from stratamq.broker.sending import Sending, UniqueKeys
 from stratamq.broker.statistics import Statistics, Totals
+from stratamq.broker.timers import Timers
 from stratamq.broker.topics import (
+    CHECK_MAX_TOPIC,
     HALF_OP_TOPIC,
     HALF_TOPIC,
     PERM_INHERIT,
@@ -29,9 +31,11 @@ from stratamq.broker.topics import (
     SCHEDULE_QUEUES,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
+    TIMER_TOPIC,
     TopicConfig,
     TopicTable,
 )
+from stratamq.broker.transactions import Transactions
 from stratamq.clock import Clock
 from stratamq.config import BrokerConfig, StoreConfig, parse_delay_levels
 
@@ -39,6 +43,7 @@ TOPICS_FILE: Final = "topics.json"
 GROUPS_FILE: Final = "subscriptionGroup.json"
 OFFSETS_FILE: Final = "consumerOffset.json"
 FILTERS_FILE: Final = "consumerFilter.json"
+TIMER_METRICS_FILE: Final = "timermetrics"
 DELAYS_FILE: Final = "delayOffset.json"
 
 
@@ -130,6 +135,13 @@ class Broker:
         self.keep_table(DELAYS_FILE, self.delays)
         self.workers.append(self.delays)
         self.watchers[SCHEDULE_TOPIC] = self.delays.arrived
+        self.timers = Timers(store, committer, config)
+        self.keep_table(TIMER_METRICS_FILE, self.timers.metrics)
+        self.workers.append(self.timers)
+        self.transactions = Transactions(
+            store, committer, self.offsets, config, host=address.host_bytes, now_ms=clock.wall_ms()
+        )
+        self.workers.append(self.transactions)
         self.sending = Sending(
             self.topics,
             UniqueKeys(address.host_bytes, process_id=process_id, start_ms=clock.wall_ms()),
@@ -167,8 +179,10 @@ class Broker:
         ensure("OFFSET_MOVED_EVENT", queues=1)
         ensure(f"{config.cluster_name}_REPLY_TOPIC", queues=1)
         ensure(SCHEDULE_TOPIC, queues=max(SCHEDULE_QUEUES, self.delays.levels))
+        ensure(TIMER_TOPIC, queues=1)
         ensure(HALF_TOPIC, queues=1)
         ensure(HALF_OP_TOPIC, queues=1)
+        ensure(CHECK_MAX_TOPIC, queues=1)
 
     def _totals(self) -> Totals:
         counters = self.counters
@@ -179,6 +193,8 @@ class Broker:
         before, self.config = self.config, config
         self.groups.auto_create = config.auto_create_groups
         self.sending.set_permission(config.permission)
+        self.timers.config = config
+        self.transactions.config = config
         if (before.auto_create_topics, before.default_topic_queues) != (
             config.auto_create_topics,
             config.default_topic_queues,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from stratamq.broker.half_messages import is_half
 from stratamq.broker.topics import PERM_WRITE, UNSENDABLE_TOPICS, TopicConfig, TopicTable, check_topic_name
 from stratamq.errors import AccessDenied, MessageIllegal, MessageTooLarge, QueueNotFound
 from stratamq.formats import properties as names
@@ -20,7 +21,6 @@ from stratamq.logstore.types import Message
 from stratamq.units import Buffer
 
 _HOST_FLAGS: Final = 0x30
-_TIMER_NAMES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 class UniqueKeys:
@@ -67,6 +67,10 @@ class Sending:
     def set_permission(self, permission: int) -> None:
         """What clients may do from now on (`BrokerConfig.permission`)."""
         self._is_writable = bool(permission & PERM_WRITE)
+
+    def next_unique_key(self) -> str:
+        """A new id for a message that comes without one."""
+        return self._unique_keys.next()
 
     def topic_for(self, topic: str, *, template: str, queues: int) -> TopicConfig:
         """The topic of a send; made from the template when it is not there and may be.
@@ -117,10 +121,8 @@ class Sending:
         """
         if len(body) > self._body_bytes_max:
             raise MessageTooLarge(f"the body has {len(body)} bytes, at most {self._body_bytes_max} are taken")
-        if sys_flag & SYS_TRANSACTION_MASK or "TRAN_MSG\x01" in properties:
-            _refuse_transaction(properties, sys_flag)
-        if "TIMER_" in properties:
-            _refuse_timer(properties)
+        if sys_flag & SYS_TRANSACTION_MASK and not is_half(properties):
+            raise MessageIllegal("transaction bits in sysFlag, but no property TRAN_MSG=true")
         if properties and properties[-1] != "\x02":
             properties += "\x02"
         if "MSG_REGION\x01" in properties or "POP_CK\x01" in properties or "CLUSTER\x01" in properties:
@@ -159,17 +161,3 @@ def delay_level(properties: str) -> int:
         return int(level)
     except ValueError:
         raise MessageIllegal(f"property DELAY is {level[:50]!r}, it must be a level number") from None
-
-
-def _refuse_timer(properties: str) -> None:
-    for name in _TIMER_NAMES:
-        if find_property(properties, name) is not None and delay_level(properties) <= 0:
-            raise MessageIllegal(f"messages for a set time (property {name}) are not served by this broker")
-
-
-def _refuse_transaction(properties: str, sys_flag: int) -> None:
-    if (
-        sys_flag & SYS_TRANSACTION_MASK
-        or (find_property(properties, names.TRANSACTION_PREPARED) or "").lower() == "true"
-    ):
-        raise AccessDenied("transactional messages are not served by this broker")

@@ -29,13 +29,15 @@ from stratamq.broker.broker import (
     BrokerAddress,
 )
 from stratamq.broker.ports import SavedValue
+from stratamq.broker.timers import Timers
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
 from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
-from stratamq.errors import StrataError
+from stratamq.errors import StoreFailed, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.store import LogStore
+from stratamq.logstore.timer_store import TimerStore
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
 from stratamq.server.amqp_service import AmqpService
@@ -55,14 +57,18 @@ from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.settings import SettingsRequests
+from stratamq.server.requests.timers import TimerRequests
+from stratamq.server.requests.transactions import TransactionRequests
 from stratamq.server.retention import retention_of, retention_tasks
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
+from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
 
 _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
+TIMER_SYNC_S: Final = 1.0
 SWEEP_S: Final = 5.0
 EXPIRE_S: Final = 10.0
 SAVE_DELAY_S: Final = 0.05
@@ -213,7 +219,7 @@ class Server:
 
     async def _start_amqp(self, sock: Any, host: str) -> str:
         """Open the AMQP side on a bound socket; returns its address."""
-        service = self._amqp = AmqpService(self.settings.data_dir, self.clock)
+        service = self._amqp = AmqpService(self.settings.data_dir, self.clock, streams=BrokerStreams(self.broker))
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
         await service.listen(sock)
         return f"{host}:{port_of(sock)}"
@@ -255,6 +261,8 @@ class Server:
             delays=lambda: self.broker.delays.as_json(),
             keep_from=None if self.tiering is None else self.tiering.service.keep_from,
         )
+        if settings.broker.timer_wheel:
+            self.broker.timers.attach(open_timer(settings), self.clock.wall_ms(), self.broker.topics.names())
         self.live = LiveSettings(
             self._configs(), folder / KEPT_FILE, apply=self._take_changed, blacklist=settings.broker.config_blacklist
         )
@@ -307,6 +315,8 @@ class Server:
             OffsetRequests(broker),
             ReplyRequests(broker),
             SendBackRequests(broker),
+            TimerRequests(broker),
+            TransactionRequests(broker),
             RetentionRequests(self.retention),
             *admin_families(broker, self._pulls, str(self.settings.data_dir)),
             SettingsRequests(self.live, lambda: json.dumps(broker.topics.version.as_json())),
@@ -319,6 +329,7 @@ class Server:
             every(SWEEP_S, namesrv.expire),
             every(EXPIRE_S, self._expire),
             self._save_loop(),
+            timer_loop(self.broker.timers),
             *(retention_tasks(self.retention) if self.retention is not None else ()),
             *((self.tiering.run(),) if self.tiering is not None else ()),
         ):
@@ -428,6 +439,8 @@ class Server:
         try:
             await self._opened.close_committer()
             if hasattr(self, "broker"):
+                self.broker.timers.close()
+            if hasattr(self, "broker"):
                 _write_all(self.broker.unsaved(with_offsets=True))
         except (OSError, StrataError) as error:
             _log.error("not everything could be written at stop: %s", error)
@@ -438,6 +451,27 @@ class Server:
 def _write_all(unsaved: Sequence[tuple[SavedValue, Any]]) -> None:
     for file, value in unsaved:
         file.store(value)
+
+
+def open_timer(settings: Settings) -> TimerStore:
+    """The files of the timer, in a store that is open. Blocks; raises StoreError, OSError."""
+    config = settings.broker
+    return TimerStore.open(
+        str(settings.data_dir), precision_ms=config.timer_precision_ms, file_bytes=config.timer_log_file_bytes
+    )
+
+
+async def timer_loop(timers: Timers) -> None:
+    """Sync the timer's files every second, in a thread, until one sync fails."""
+    while True:
+        await asyncio.sleep(TIMER_SYNC_S)
+        try:
+            token = timers.begin_sync()
+            if token is not None:
+                await asyncio.to_thread(timers.sync, token)
+        except StoreFailed as error:
+            _log.critical("the timer's files cannot be synced, timers stand still until a restart: %s", error)
+            return
 
 
 async def every(seconds: float, work: Callable[[], None]) -> None:

@@ -30,6 +30,8 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
 from stratamq.server.requests.settings import SettingsRequests
+from stratamq.server.requests.timers import TimerRequests
+from stratamq.server.requests.transactions import TransactionRequests
 from stratamq.testing.clock import ManualClock
 from tests.unit.protocols import wire
 from tests.unit.protocols.wire import Answer
@@ -154,6 +156,8 @@ class Harness:
             OffsetRequests(self.broker),
             ReplyRequests(self.broker),
             SendBackRequests(self.broker),
+            TimerRequests(self.broker),
+            TransactionRequests(self.broker),
             *admin_families(self.broker, self.pulls, str(directory)),
             SettingsRequests(self.live, lambda: "{}"),
         )

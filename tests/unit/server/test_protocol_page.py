@@ -18,18 +18,22 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
+from stratamq.server.requests.transactions import TransactionRequests
 from stratamq.server.requests.settings import NameSettingsRequests
+from stratamq.server.requests.timers import TimerRequests
 from tests.tidy.tree import ROOT
 
 BROKER: tuple[type[object], ...] = (
     SendRequests,
     SendBackRequests,
+    TransactionRequests,
     PullRequests,
     MessageRequests,
     MemberRequests,
     OffsetRequests,
     ReplyRequests,
     RetentionRequests,
+    TimerRequests,
     *ADMIN_FAMILIES,
 )
 NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests, NameSettingsRequests)

@@ -87,6 +87,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], int]] = {
     errors.MessageIllegal: PRECONDITION_FAILED,
     errors.FlowControlled: RESOURCE_ERROR,
     errors.ServiceUnavailable: RESOURCE_ERROR,
+    errors.TimerRefused: RESOURCE_ERROR,
+    errors.RecallRefused: PRECONDITION_FAILED,
     errors.SubscriptionUnknown: PRECONDITION_FAILED,
     errors.SubscriptionStale: PRECONDITION_FAILED,
     errors.FilterUnknown: PRECONDITION_FAILED,

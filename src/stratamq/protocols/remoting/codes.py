@@ -83,6 +83,8 @@ class RequestCode(enum.IntEnum):
     GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
     GET_CLIENT_CONFIG = 47
+    GET_TIMER_CHECK_POINT = 60
+    GET_TIMER_METRICS = 61
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -186,6 +188,7 @@ class ResponseCode(enum.IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604
 
 
 def request_name(code: int) -> str:

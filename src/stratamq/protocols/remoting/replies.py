@@ -26,6 +26,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], ResponseCode]] = {
     errors.MessageTooLarge: ResponseCode.MESSAGE_ILLEGAL,
     errors.MessageIllegal: ResponseCode.MESSAGE_ILLEGAL,
     errors.FlowControlled: ResponseCode.SYSTEM_BUSY,
+    errors.TimerRefused: ResponseCode.SYSTEM_ERROR,
+    errors.RecallRefused: ResponseCode.ILLEGAL_OPERATION,
     errors.ServiceUnavailable: ResponseCode.SERVICE_NOT_AVAILABLE,
     errors.SubscriptionUnknown: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     errors.SubscriptionStale: ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -88,7 +90,7 @@ class SendReplies:
         quoted = msgspec.json.encode(region).decode().replace("%", "%%")
         self._template = (
             f'{{"code":%d,"extFields":{{"MSG_REGION":{quoted},"TRACE_ON":"{self._trace_on}","msgId":"%s",'
-            '"queueId":"%d","queueOffset":"%d","transactionId":%s},'
+            '"queueId":"%d","queueOffset":"%d","transactionId":%s%s},'
             f'"flag":1,"language":"{LANGUAGE}","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
         )
 
@@ -102,26 +104,22 @@ class SendReplies:
         queue_id: int,
         queue_offset: int,
         unique_key: str,
+        recall_handle: str = "",
     ) -> bytes:
         """The answer to a send that was stored. Cost: under 1 us for JSON."""
         if serialization != SERIALIZE_JSON:
-            return self._encode_binary(serialization, opaque, code, message_id, queue_id, queue_offset, unique_key)
+            ext = self._ext(message_id, queue_id, queue_offset, unique_key)
+            if recall_handle:
+                ext["recallHandle"] = recall_handle
+            return encode_frame(code=code, opaque=opaque, flag=FLAG_RESPONSE, ext=ext, serialization=serialization)
         key = f'"{unique_key}"' if unique_key.isalnum() and unique_key.isascii() else _quoted(unique_key)
-        header = (self._template % (code, message_id, queue_id, queue_offset, key, opaque)).encode()
+        handle = f',"recallHandle":"{recall_handle}"' if recall_handle else ""
+        header = (self._template % (code, message_id, queue_id, queue_offset, key, handle, opaque)).encode()
         length = len(header)
         return FRAME_HEAD.pack(4 + length, length) + header
 
-    def _encode_binary(
-        self,
-        serialization: int,
-        opaque: int,
-        code: int,
-        message_id: str,
-        queue_id: int,
-        queue_offset: int,
-        unique_key: str,
-    ) -> bytes:
-        ext = {
+    def _ext(self, message_id: str, queue_id: int, queue_offset: int, unique_key: str) -> dict[str, str]:
+        return {
             "MSG_REGION": self._region,
             "TRACE_ON": self._trace_on,
             "msgId": message_id,
@@ -129,7 +127,6 @@ class SendReplies:
             "queueOffset": str(queue_offset),
             "transactionId": unique_key,
         }
-        return encode_frame(code=code, opaque=opaque, flag=FLAG_RESPONSE, ext=ext, serialization=serialization)
 
     def refused_ext(self) -> dict[str, str]:
         """The extFields of an answer to a send that was not stored: some clients fail when there are none at all."""

@@ -13,11 +13,14 @@ from functools import partial
 from typing import Final
 
 from stratamq.broker.broker import Broker
+from stratamq.broker.half_messages import half_message, is_half
 from stratamq.broker.retry import dead_letter_topic
 from stratamq.broker.sending import delay_level
-from stratamq.broker.topics import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
-from stratamq.errors import GroupNotFound, MessageIllegal, ServiceUnavailable
+from stratamq.broker.timer_messages import is_for_a_time
+from stratamq.broker.topics import DLQ_PREFIX, HALF_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TIMER_TOPIC, TopicConfig
+from stratamq.errors import AccessDenied, GroupNotFound, MessageIllegal, ServiceUnavailable
 from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB
+from stratamq.formats.properties import TIMER_OUT_MS, find_property
 from stratamq.logstore.types import Appended, Message, PutResult, PutStatus
 from stratamq.protocols.remoting.bodies import decode_batch
 from stratamq.protocols.remoting.codes import VERSION_RECONSUME_LIMIT, RequestCode, ResponseCode
@@ -25,6 +28,7 @@ from stratamq.protocols.remoting.command import FRAME_BYTES_MAX, CommandHeader
 from stratamq.protocols.remoting.headers import AnySendHeader, read_send, read_send_v2
 from stratamq.protocols.remoting.replies import SendReplies, encode_response
 from stratamq.server.requests.base import Peer, serves
+from stratamq.server.requests.timers import RecallHandle, encode_handle
 
 CODE_OF_PUT: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -94,18 +98,34 @@ class SendRequests:
             reconsume_times=reconsume_times,
         )
         level = delay_level(message.properties)
+        if "TRAN_MSG\x01" in message.properties and is_half(message.properties) and reconsume_times == 0:
+            if self._broker.config.reject_transactions:
+                raise AccessDenied("this broker takes no transactional messages (rejectTransactionMessage)")
+            message = half_message(message)
+            level = 0
         if level > 0 and not config.topic_name.startswith(DLQ_PREFIX):
             message = self._broker.delays.delayed(message, level)
+        handle = ""
+        if level <= 0 and "TIMER_" in message.properties and message.topic != HALF_TOPIC:
+            message = self._broker.timers.accepted(message, self._broker.clock.wall_ms())
+            handle = self._recall_handle(config.topic_name, message, unique_key)
         peer.begin_request()
         try:
-            self._put((message,), partial(self._stored, peer, header, message.topic, queue_id, unique_key))
+            self._put((message,), partial(self._stored, peer, header, message.topic, queue_id, unique_key, handle))
         except BaseException:
             peer.end_request()
             raise
         return None
 
     def _stored(
-        self, peer: Peer, header: CommandHeader, topic: str, queue_id: int, unique_key: str, result: PutResult
+        self,
+        peer: Peer,
+        header: CommandHeader,
+        topic: str,
+        queue_id: int,
+        unique_key: str,
+        recall_handle: str,
+        result: PutResult,
     ) -> None:
         """The store has dealt with a message: answer."""
         peer.end_request()
@@ -130,8 +150,16 @@ class SendRequests:
                 queue_id=queue_id,
                 queue_offset=appended.queue_offset,
                 unique_key=unique_key,
+                recall_handle=recall_handle,
             )
         )
+
+    def _recall_handle(self, topic: str, message: Message, unique_key: str) -> str:
+        """What a message that waits for its time can be recalled by; empty for any other."""
+        if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
+            return ""
+        slot_ms = int(find_property(message.properties, TIMER_OUT_MS) or 0)
+        return encode_handle(RecallHandle(topic, self._broker.config.broker_name, slot_ms + 1, unique_key))
 
     def _send_batch(self, peer: Peer, header: CommandHeader, fields: AnySendHeader, body: memoryview) -> bytes | None:
         if not self._broker.is_accepting:
@@ -151,8 +179,12 @@ class SendRequests:
         messages: list[Message] = []
         keys: list[str] = []
         for item in items:
+            if is_half(item.properties):
+                raise MessageIllegal("a batch may not hold transactional messages")
             if delay_level(item.properties) > 0:
                 raise MessageIllegal("a batch may not hold delayed messages")
+            if "TIMER_" in item.properties and is_for_a_time(item.properties):
+                raise MessageIllegal("a batch may not hold messages for a set time")
             message, unique_key = sending.message(
                 config,
                 queue_id,
