@@ -193,6 +193,7 @@ def _connection(client: Client) -> dict[str, Any]:
 
 
 def subscription_json(item: Subscription) -> dict[str, Any]:
+    """A subscription under the member names that peers know."""
     return {
         "classFilterMode": False,
         "codeSet": sorted(string_hash(tag) for tag in item.tags),
