@@ -107,9 +107,9 @@ class Client:
 class World:
     """A broker and what connects to it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
-        self.broker = BrokerProcess(directory)
+        self.broker = BrokerProcess(directory, *arguments)
         self.clients: list[Client] = []
 
     def client(self, role: str, **options: Any) -> Client:

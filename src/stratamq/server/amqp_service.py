@@ -18,6 +18,7 @@ from typing import Any, Final
 from stratamq.broker.amqp.broker import AmqpBroker
 from stratamq.broker.amqp.definitions import definitions_of, load_definitions
 from stratamq.broker.amqp.durable_storage import DurableStorage
+from stratamq.broker.amqp.streams import StreamLog
 from stratamq.broker.amqp.vhost import level_names
 from stratamq.clock import Clock
 from stratamq.config import QueueStoreConfig
@@ -41,7 +42,13 @@ class AmqpService:
     """The AMQP side of one process, on the running loop. Opening blocks while the store recovers."""
 
     def __init__(
-        self, data_dir: Path, clock: Clock, *, config: QueueStoreConfig | None = None, limits: Limits | None = None
+        self,
+        data_dir: Path,
+        clock: Clock,
+        *,
+        config: QueueStoreConfig | None = None,
+        limits: Limits | None = None,
+        streams: StreamLog | None = None,
     ) -> None:
         """Raises StoreError when the store cannot be opened, InvalidArgument for unusable definitions."""
         self.config = config or QueueStoreConfig()
@@ -56,7 +63,7 @@ class AmqpService:
                 self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
             )
             self._definitions = ConfigFile(str(self.directory / DEFINITIONS_FILE))
-            self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms())
+            self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms(), streams=streams)
             self._load()
         except BaseException:
             self._thread.shutdown()

@@ -12,8 +12,16 @@ from typing import Any, Final
 from stratamq.protocols.amqp.replies import PRECONDITION_FAILED, AmqpError
 from stratamq.protocols.amqp.values import Table, same_value, type_name
 
-QUEUE_TYPES: Final = ("classic", "quorum")
-"""Stream queues are not served yet; one that behaved like a classic queue would lose what its users rely on."""
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_NOT_FOR_STREAMS: Final = (
+    "x-expires",
+    "x-message-ttl",
+    "x-max-priority",
+    "x-max-length",
+    "x-overflow",
+    "x-dead-letter-exchange",
+    "x-delivery-limit",
+)
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 PRIORITY_MAX: Final = 255
 _DURATION_MAX_MS: Final = 315_360_000_000
@@ -123,7 +131,12 @@ def check_queue_arguments(
             if wrong:
                 text = f"invalid arg '{argument}' for {resource('queue', name, vhost)}: {wrong}"
                 raise AmqpError(PRECONDITION_FAILED, text)
-    if queue_type(arguments) == "quorum":
+    if queue_type(arguments) == "stream":
+        for argument in _NOT_FOR_STREAMS:
+            if argument in arguments:
+                text = f"invalid arg '{argument}' for {resource('queue', name, vhost)} of queue type stream"
+                raise AmqpError(PRECONDITION_FAILED, text)
+    if queue_type(arguments) in ("quorum", "stream"):
         for bad, word in ((exclusive, "exclusive-owner"), (not durable, "non-durable"), (auto_delete, "auto-delete")):
             if bad:
                 text = f"invalid property '{word}' for {resource('queue', name, vhost)}"

@@ -8,6 +8,7 @@ and calls `end_turn`, `tick` and, through the store, `on_synced`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,16 @@ from stratamq.broker.amqp.levels import Entry
 from stratamq.broker.amqp.messages import Message
 from stratamq.broker.amqp.queue import Queue
 from stratamq.broker.amqp.storage import MemoryStorage, QueueStorage, Storage
+from stratamq.broker.amqp.streams import StreamLog, StreamQueue
 from stratamq.broker.amqp.vhost import VirtualHost
-from stratamq.protocols.amqp.replies import CONNECTION_FORCED, AmqpError
+from stratamq.protocols.amqp.replies import CONNECTION_FORCED, PRECONDITION_FAILED, AmqpError
+from stratamq.protocols.amqp.values import Table
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.channel import Channel
     from stratamq.broker.amqp.connection import Session
 
+_log = logging.getLogger(__name__)
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = REPLY_TO + "."
 
@@ -46,11 +50,42 @@ class Counters:
     channels_opened: int = 0
 
 
+class _StreamTurn:
+    """What one turn has published to streams and not heard of yet."""
+
+    __slots__ = ("_release", "after", "failed", "left")
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.left = 0
+        self.failed = False
+        self.after: list[Callable[[], None]] = []
+        """What to do once everything is stored; nothing of it when something was not."""
+        self._release = release
+
+    def end_one(self) -> None:
+        """The log has dealt with one message."""
+        self.left -= 1
+        if self.left:
+            return
+        after, self.after = self.after, []
+        if not self.failed:
+            for work in after:
+                work()
+        self._release()
+
+
 class AmqpBroker:
     """All state that AMQP clients share."""
 
-    def __init__(self, storage: Storage | None = None, *, now_ms: int = 0) -> None:
+    def __init__(self, storage: Storage | None = None, *, now_ms: int = 0, streams: StreamLog | None = None) -> None:
         self.now_ms = now_ms
+        self.streams = streams
+        self.has_streams = False
+        """Whether a stream queue was ever opened: until then nobody looks for one."""
+        self.publishing: tuple[list[int], int] | None = None
+        """Where a confirming publisher wants to hear that a stream refused its message: its nacks, and its number."""
+        self._stream_turn: _StreamTurn | None = None
+        self._synced_batch = 0
         self.memory = MemoryStorage()
         self.storage: Storage = storage or self.memory
         self.storage.on_synced = self.on_synced
@@ -73,7 +108,7 @@ class AmqpBroker:
         self._dirty: list[Queue] = []
         self._timers: list[tuple[int, int, Queue]] = []
         self._timer_number = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[int, _StreamTurn | None, Callable[[], None]]] = deque()
         self._last_batch = 0
         self._after_commit: list[Callable[[], None]] = []
         self._dead: deque[tuple[Queue, Entry, str]] | None = None
@@ -122,6 +157,12 @@ class AmqpBroker:
     def open_store(self, name: str, *, durable: bool) -> QueueStorage:
         return (self.storage if durable else self.memory).open_queue(name)
 
+    def open_stream(self, name: str, vhost: str, arguments: Table) -> Queue:
+        if self.streams is None:
+            raise AmqpError(PRECONDITION_FAILED, f"stream '{name}': this broker has no log store")
+        self.has_streams = True
+        return StreamQueue(self, name, vhost, self.streams, arguments=arguments)
+
     # --- what queues ask for ---
 
     def mark_dirty(self, queue: Queue) -> None:
@@ -155,8 +196,21 @@ class AmqpBroker:
             self._dead = None
 
     def _bury(self, queue: Queue, entry: Entry, reason: str) -> None:
+        """The message leaves its queue in the batch in which it arrives elsewhere; before a stream has it, it stays."""
+        turn = self._stream_turn = self._stream_turn or _StreamTurn(self._release) if self.has_streams else None
+        before = turn.left if turn is not None else 0
+        self.publishing = None
         self.publish_dead(queue, entry.message, reason)
-        entry.level.store.ack((entry.seq,))
+
+        def forget() -> None:
+            if not queue.is_deleted:
+                entry.level.store.ack((entry.seq,))
+                self.wake_shell()
+
+        if turn is None or turn.left == before:
+            entry.level.store.ack((entry.seq,))
+        else:
+            turn.after.append(forget)
 
     def publish_dead(self, queue: Queue, message: Message, reason: str) -> None:
         """Send what died in ``queue`` to its dead-letter exchange, where that is there."""
@@ -183,6 +237,8 @@ class AmqpBroker:
         """Put a message into queues. False when one of them refused it."""
         accepted = True
         size = len(message.body)
+        if self.has_streams:
+            targets = self._enqueue_streams(message, targets)
         if len(targets) == 1:
             queue = targets[0]
             if queue.is_limited and queue.refuses(size):
@@ -207,6 +263,28 @@ class AmqpBroker:
                 for (queue, level), seq in zip(group, seqs, strict=True):
                     queue.push(level, seq, message)
         return accepted
+
+    def _enqueue_streams(self, message: Message, targets: Sequence[Queue]) -> Sequence[Queue]:
+        """Append to those targets that are streams; returns the others. Confirms of this turn wait for the log."""
+        streams = [queue for queue in targets if isinstance(queue, StreamQueue)]
+        if not streams:
+            return targets
+        turn = self._stream_turn = self._stream_turn or _StreamTurn(self._release)
+        publishing = self.publishing
+        for queue in streams:
+            turn.left += 1
+
+            def done(failure: str, queue: StreamQueue = queue) -> None:
+                if failure:
+                    _log.warning("stream %s took no message: %s", queue.topic, failure)
+                    turn.failed = True
+                    if publishing is not None and publishing[1] not in publishing[0]:
+                        publishing[0].append(publishing[1])
+                turn.end_one()
+
+            queue.publish(message, done)
+        self.wake_shell()
+        return [queue for queue in targets if not queue.is_stream]
 
     def _refused(self, queue: Queue, message: Message) -> None:
         if queue.overflow == "reject-publish-dlx":
@@ -256,24 +334,31 @@ class AmqpBroker:
         batch = self.storage.commit()
         if batch:
             self._last_batch = batch
+        streams, self._stream_turn = self._stream_turn, None
         publishers, self.published_channels = self.published_channels, []
         waiters, self._after_commit = self._after_commit, []
         for channel in publishers:
             waiters.append(channel.close_batch())
         if not waiters:
             return
-        if batch or self._waiting:
+        if batch or self._waiting or streams is not None:
             # What needs no sync itself still waits its turn: a confirm may cover everything before it.
-            self._waiting.extend((self._last_batch, waiter) for waiter in waiters)
+            self._waiting.extend((self._last_batch, streams, waiter) for waiter in waiters)
+            self._release()
         else:
             for waiter in waiters:
                 waiter()
 
     def on_synced(self, batch: int) -> None:
         """Everything up to this batch is safe."""
+        self._synced_batch = max(self._synced_batch, batch)
+        self._release()
+
+    def _release(self) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][0] <= batch:
-            waiting.popleft()[1]()
+        while waiting and waiting[0][0] <= self._synced_batch and (waiting[0][1] is None or not waiting[0][1].left):
+            waiting.popleft()[2]()
+            self.wake_shell()
 
     # --- time ---
 

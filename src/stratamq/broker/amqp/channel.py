@@ -175,6 +175,8 @@ class Channel:
         if self.is_tx:
             self.tx_publishes.append((message, targets, route.mandatory))
             return
+        if broker.has_streams:
+            broker.publishing = (self._nacks, self._publish_seq) if self.is_confirming else None
         if not self.deliver_publish(message, targets, route.mandatory) and self.is_confirming:
             self._nacks.append(self._publish_seq)
 
@@ -276,7 +278,7 @@ class Channel:
     def _send_confirms(self, first: int, last: int, nacks: list[int]) -> None:
         self.broker.counters.confirmed += last - first + 1 - len(nacks)
         push = self.session.push
-        for nack in nacks:
+        for nack in sorted(nacks):
             if nack > first:
                 push(self._ack_frame(nack - 1, nack - 1 > first))
             push(method_frame(self.number, methods.BasicNack(nack, False, False)))

@@ -8,6 +8,7 @@ from stratamq.broker.amqp.channel import Channel, Unacked
 from stratamq.broker.amqp.consumers import Consumer
 from stratamq.broker.amqp.declaring import clean_name, find_queue, handles, queue_name
 from stratamq.broker.amqp.queue import Queue
+from stratamq.broker.amqp.streams import StreamQueue
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.replies import (
     ACCESS_REFUSED,
@@ -100,6 +101,13 @@ def _check_consumable(channel: Channel, queue: Queue, arguments: methods.BasicCo
         raise AmqpError(ACCESS_REFUSED, f"{what} in exclusive use")
     if arguments.exclusive and queue.consumers.single_active:
         raise AmqpError(ACCESS_REFUSED, f"{what} in exclusive use")
+    if isinstance(queue, StreamQueue):
+        queue.check_consume(
+            arguments.arguments,
+            no_ack=arguments.no_ack,
+            prefetch=channel.prefetch,
+            global_prefetch=channel.global_prefetch,
+        )
     if queue.type == "quorum" and channel.global_prefetch:
         raise AmqpError(NOT_IMPLEMENTED, f"{what} does not support global qos")
 

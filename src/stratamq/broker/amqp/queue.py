@@ -49,6 +49,9 @@ class Host(Protocol):
 class Queue:
     """One queue of a virtual host."""
 
+    is_stream = False
+    """Whether it is a topic of the log store (`streams.StreamQueue`)."""
+
     def __init__(
         self,
         host: Host,
@@ -281,6 +284,11 @@ class Queue:
             level.store.ack(list(level.drain()))
         self.ready = self.ready_bytes = 0
         return count
+
+    def close(self) -> None:
+        """The queue is deleted: give its stores up."""
+        for level in self.levels:
+            level.store.delete()
 
     # --- time ---
 

@@ -14,6 +14,7 @@ from stratamq.broker.amqp.arguments import (
     check_flag,
     check_queue_arguments,
     check_same_arguments,
+    queue_type,
     resource,
 )
 from stratamq.broker.amqp.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Exchange
@@ -39,6 +40,10 @@ class Topology(Protocol):
 
     def open_store(self, name: str, *, durable: bool) -> QueueStorage:
         """The store of one queue and priority."""
+        ...
+
+    def open_stream(self, name: str, vhost: str, arguments: Table) -> Queue:
+        """A queue that is a topic of the log store. Raises AmqpError 406 where there is no log store."""
         ...
 
 
@@ -205,6 +210,11 @@ class VirtualHost:
         self, name: str, *, durable: bool, auto_delete: bool, owner: object | None, arguments: Table
     ) -> Queue:
         """A queue whose arguments have been checked, with what its stores hold."""
+        if queue_type(arguments) == "stream":
+            stream = self._topology.open_stream(name, self.name, dict(arguments))
+            self.queues[name] = stream
+            self._topology.changed(durable=True)
+            return stream
         levels = int(arguments.get("x-max-priority", 0)) + 1
         stores = [self._topology.open_store(store, durable=durable) for store in level_names(self.name, name, levels)]
         queue = Queue(
@@ -237,8 +247,7 @@ class VirtualHost:
         del self.queues[queue.name]
         count, queue.ready, queue.is_deleted = queue.ready, 0, True
         self._drop_bindings_to("queue", queue.name)
-        for level in queue.levels:
-            level.store.delete()
+        queue.close()
         for consumer in queue.consumers:
             queue.consumers.remove(consumer)
             consumer.channel.cancelled_by_server(consumer)

@@ -56,7 +56,6 @@ def test_another_declaration_is_refused(client, again, text):
         ({"max_priority": 256}, "'x-max-priority' for queue 'q' in vhost '/': {max_value_exceeded,256}"),
         ({"overflow": "zzz"}, "'x-overflow' for queue 'q' in vhost '/': invalid_overflow"),
         ({"queue_type": "a"}, "'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'a'\""),
-        ({"queue_type": "stream"}, "'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'stream'\""),
     ],
 )
 def test_arguments_that_cannot_be(client, arguments, detail):
