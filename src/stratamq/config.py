@@ -800,6 +800,12 @@ class ServerConfig:
         doc="Whether the broker also listens on its port minus 2, as RocketMQ does for clients with "
         "vipChannelEnabled=true. Off, because that port may be another broker's.",
     )
+    order_topics: bool = setting(
+        False,
+        rocketmq="orderMessageEnable",
+        doc="Whether routes carry the order settings of their topics (mqadmin updateOrderConf): clients then send to "
+        "and read from the queues named there only.",
+    )
     connections_max: int = setting(
         20_000, at_least=1, doc="Most connections of each remoting port; further ones are closed at once."
     )

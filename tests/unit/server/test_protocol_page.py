@@ -18,9 +18,9 @@ from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
 from stratamq.server.requests.send import SendRequests
 from stratamq.server.requests.send_back import SendBackRequests
-from stratamq.server.requests.transactions import TransactionRequests
 from stratamq.server.requests.settings import NameSettingsRequests
 from stratamq.server.requests.timers import TimerRequests
+from stratamq.server.requests.transactions import TransactionRequests
 from tests.tidy.tree import ROOT
 
 BROKER: tuple[type[object], ...] = (

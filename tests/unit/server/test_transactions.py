@@ -1,0 +1,223 @@
+"""Transactional messages: half, commit, rollback, check-back, over a whole broker without sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratamq.broker.transactions import GROUP
+from stratamq.config import BrokerConfig
+from stratamq.formats.message import Record, decode_record
+from stratamq.formats.properties import find_property
+from stratamq.logstore.types import PutResult, PutStatus
+from stratamq.protocols.remoting.codes import RequestCode
+from tests.unit.server.harness import FakePeer, Harness, records
+
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PROPERTIES = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U{}\x02"
+
+
+class Producer(FakePeer):
+    """A producer that keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[dict[str, str], Record]] = []
+
+    def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.asked.append((ext, decode_record(body)))
+
+
+@pytest.fixture
+def harness(tmp_path):
+    harness = Harness(tmp_path)
+    harness.peer = Producer()
+    harness.heartbeat("c")
+    harness.peer.take()
+    yield harness
+    harness.close()
+
+
+def half(harness, number=0, extra="", **rest):
+    answer = harness.send(properties=PROPERTIES.format(number) + extra, f=4, body=b"m%d" % number, **rest)
+    assert answer.code == 0
+    return int(answer.ext["queueOffset"]), int(answer.ext["msgId"][16:], 16)
+
+
+def end(harness, place, what=8, *, checked=False, group="p"):
+    ext = {
+        "producerGroup": group,
+        "tranStateTableOffset": str(place[0]),
+        "commitLogOffset": str(place[1]),
+        "commitOrRollback": str(what),
+        "fromTransactionCheck": str(checked).lower(),
+        "msgId": "U",
+    }
+    harness.peer.take()
+    harness.request(RequestCode.END_TRANSACTION, ext)
+    answers = harness.peer.take()
+    return answers[0].code if answers else None
+
+
+def stored(harness, topic):
+    found = []
+    while (got := harness.store.get(topic, 0, len(found), 32)).records:
+        found += records(b"".join(got.records))
+    return found
+
+
+def wait(harness, ms=31_000, steps=40):
+    harness.clock.advance(ms)
+    for _ in range(steps):
+        harness.broker.run_due()
+
+
+def asked_place(harness, at=-1):
+    ext = harness.peer.asked[at][0]
+    return int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"])
+
+
+def test_a_half_message_is_not_delivered_and_says_where_it_belongs(harness):
+    half(harness)
+    assert stored(harness, "T") == []
+    (record,) = stored(harness, HALF)
+    assert record.sys_flag & 0xC == 0
+    for name, value in {"REAL_TOPIC": "T", "REAL_QID": "0", "__transactionId__": "U0"}.items():
+        assert find_property(record.properties, name) == value
+
+
+def test_commit_delivers_and_marks(harness):
+    place = half(harness)
+    assert end(harness, place) == 0
+    (record,) = stored(harness, "T")
+    assert (record.body, record.sys_flag & 0xC, record.prepared_transaction_offset) == (b"m0", 8, place[1])
+    assert stored(harness, OP) == []
+    wait(harness, 3_000)
+    (mark,) = stored(harness, OP)
+    assert (mark.body, find_property(mark.properties, "TAGS")) == (b"0,", "d")
+
+
+def test_rollback_delivers_nothing_and_is_not_asked_about(harness):
+    assert end(harness, half(harness), 12) == 0
+    wait(harness)
+    wait(harness)
+    assert stored(harness, "T") == []
+    assert harness.peer.asked == []
+    assert harness.broker.offsets.find(GROUP, HALF, 0) == 1
+    assert harness.broker.offsets.find(GROUP, OP, 0) == 1
+
+
+def test_a_second_answer_has_no_second_effect(harness):
+    committed, rolled_back = half(harness, 0), half(harness, 1)
+    assert [end(harness, committed), end(harness, committed), end(harness, rolled_back, 12)] == [0, 0, 0]
+    assert end(harness, rolled_back, 8) == 0
+    wait(harness)
+    assert end(harness, committed) == 0
+    assert [record.body for record in stored(harness, "T")] == [b"m0"]
+
+
+def test_unknown_is_not_answered(harness):
+    assert end(harness, half(harness), 0) is None
+
+
+def test_what_does_not_fit_is_refused(harness):
+    offset, at = half(harness)
+    assert end(harness, (offset, at), group="q") == 1
+    assert end(harness, (offset + 1, at)) == 1
+    assert end(harness, (offset, at + 1)) == 1
+    assert end(harness, (offset, -1)) == 1
+    assert end(harness, (offset, at), 4) == 29
+    assert stored(harness, "T") == []
+
+
+def test_an_old_half_is_asked_about_with_its_real_place(harness):
+    half(harness)
+    wait(harness)
+    ((ext, record),) = harness.peer.asked
+    assert (ext["topic"], ext["tranStateTableOffset"], ext["bname"]) == ("T", "1", "broker-a")
+    assert (record.topic, record.queue_id, record.body) == ("T", 0, b"m0")
+    assert find_property(record.properties, "TRANSACTION_CHECK_TIMES") == "1"
+    assert end(harness, asked_place(harness), checked=True) == 0
+    wait(harness)
+    assert len(harness.peer.asked) == 1
+    assert [record.body for record in stored(harness, "T")] == [b"m0"]
+
+
+def test_a_late_first_answer_and_the_answer_to_the_check_deliver_once(harness):
+    place = half(harness)
+    wait(harness)
+    assert end(harness, place) == 0
+    assert end(harness, asked_place(harness), checked=True) == 0
+    wait(harness)
+    assert (len(stored(harness, "T")), len(harness.peer.asked)) == (1, 1)
+
+
+def test_a_young_half_is_left_alone(harness):
+    wait(harness, 29_000)
+    place = half(harness, g=harness.clock.wall_ms())
+    wait(harness, 2_000)
+    assert harness.peer.asked == []
+    assert end(harness, place) == 0
+
+
+def test_a_half_with_a_time_of_its_own_holds_up_nobody(harness):
+    place = half(harness, 0, "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02", g=harness.clock.wall_ms())
+    half(harness, 1)
+    wait(harness)
+    assert [record.body for _, record in harness.peer.asked] == [b"m1"]
+    wait(harness, 60_000)
+    assert b"m0" in [record.body for _, record in harness.peer.asked]
+    assert end(harness, place) == 604
+    assert end(harness, place, checked=True) == 0
+
+
+def test_after_the_last_check_it_is_put_aside_and_can_be_resumed(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(transaction_check_max=2))
+    harness.peer = Producer()
+    harness.heartbeat("c")
+    half(harness)
+    for _ in range(4):
+        wait(harness)
+    assert len(harness.peer.asked) == 2
+    (given_up,) = stored(harness, "TRANS_CHECK_MAX_TIME_TOPIC")
+    answer = harness.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": given_up.message_id})
+    assert answer.code == 0
+    wait(harness)
+    assert len(harness.peer.asked) == 3
+    assert harness.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": "x"}).code == 29
+    harness.close()
+
+
+def test_a_commit_that_cannot_be_stored_stays_open(harness):
+    place = half(harness)
+    harness.committer.refuse_with = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+    assert end(harness, place) == 14
+    harness.committer.refuse_with = None
+    assert end(harness, place) == 0
+    assert len(stored(harness, "T")) == 1
+
+
+def test_refused_by_setting_in_batches_and_with_delays(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(reject_transactions=True))
+    assert harness.send(properties=PROPERTIES, f=4).code == 16
+    assert harness.send(f=4).code == 13
+    harness.close()
+    harness = Harness(tmp_path)
+    assert harness.send(properties=PROPERTIES + "DELAY\x013\x02", f=4).code == 13
+    harness.close()
+
+
+def test_marks_are_read_again_after_a_restart(tmp_path):
+    harness = Harness(tmp_path)
+    place = half(harness)
+    assert end(harness, place, 12) == 0
+    wait(harness, 3_000)
+    harness.close()
+    harness = Harness(tmp_path, clock=harness.clock)
+    harness.peer = Producer()
+    harness.heartbeat("c")
+    assert end(harness, place, 8) == 0
+    wait(harness)
+    assert stored(harness, "T") == []
+    assert harness.peer.asked == []
+    harness.close()
