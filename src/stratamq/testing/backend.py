@@ -25,6 +25,8 @@ class FaultyBackend:
         """Operations whose next call does what it should, and then says that it failed."""
         self.half_puts = 0
         """So many puts store half of their bytes and say that all is well."""
+        self.half_part = ""
+        """Only names that hold this are put by half."""
         self.size_lie = 0
         """Added to every size that is told."""
         self.hidden: set[str] = set()
@@ -53,7 +55,7 @@ class FaultyBackend:
         self._before("put", name)
         if self.hide_new:
             self.hidden.add(name)
-        if self.half_puts:
+        if self.half_puts and self.half_part in name:
             self.half_puts -= 1
             data = b"".join(parts)
             parts = [data[: len(data) // 2]]

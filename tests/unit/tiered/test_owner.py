@@ -153,6 +153,15 @@ def test_half_of_an_object_is_found_out_before_it_is_named(world):
     assert world.stored(KEY) == local_records(world)
 
 
+def test_half_of_a_manifest_is_taken_back(world):
+    world.local.produce(KEY, 10)
+    world.tick()
+    world.backend.half_puts, world.backend.half_part = 1, "/m/"
+    world.advance(65)
+    assert world.backend.half_puts == 0
+    assert world.stored(KEY) == local_records(world)
+
+
 def test_a_backend_that_lies_about_sizes_gets_nothing_named(world):
     world.settle()
     world.local.produce(KEY, 10)
