@@ -24,7 +24,7 @@ from stratamq.formats.timer import (
 
 UNIT = TimerUnit(-1, 3, 1_767_225_600_000, 5_000, 0x1234, 300, -7)
 UNIT_HEX = (
-    "00000034" "ffffffffffffffff" "00000003" "0000019b7740fc00" "00001388" "0000000000001234" "0000012c" "fffffff9"
+    "00000034" "ffffffffffffffff" "00000003" "0000019b76daa800" "00001388" "0000000000001234" "0000012c" "fffffff9"
     "0000000000000000"
 )  # fmt: skip
 
