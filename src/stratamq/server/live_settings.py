@@ -41,7 +41,9 @@ LIVE: Final[Live] = {
     RetentionConfig: frozenset(field.name for field, _ in settings_of(RetentionConfig)) - {"clean_interval_ms"},
 }
 """Settings that a running broker takes at once, by class; all others hold from the start on."""
-LIVE_NAMES: Final[Live] = {ServerConfig: frozenset({"connections_max", "idle_timeout_ms", "stall_timeout_ms"})}
+LIVE_NAMES: Final[Live] = {
+    ServerConfig: frozenset({"connections_max", "idle_timeout_ms", "stall_timeout_ms", "order_topics"})
+}
 """The same of a name server."""
 VALUE_BYTES_MAX: Final = 64 * 1024
 

@@ -35,7 +35,7 @@ class NameServer:
         self.kv = KvConfig(file.load(), on_change=self._save)
         configs = with_kept({ServerConfig: config}, kept, LIVE_NAMES)
         handlers = collect(
-            RouteRequests(self.routes, self.kv),
+            RouteRequests(self.routes, self.kv, lambda: self.listener.config.order_topics),
             BrokerRequests(self.routes, self.kv, clock),
             KvRequests(self.kv),
             NameSettingsRequests(LiveSettings(configs, kept, apply=self._take_changed, live=LIVE_NAMES)),

@@ -25,8 +25,9 @@ class NameServerHarness:
     def __init__(self) -> None:
         self.routes, self.kv = RouteTable(), KvConfig()
         self.peer = FakePeer()
+        self.tells_order = False
         self._handlers = collect(
-            RouteRequests(self.routes, self.kv),
+            RouteRequests(self.routes, self.kv, lambda: self.tells_order),
             BrokerRequests(self.routes, self.kv, SystemClock()),
             KvRequests(self.kv),
         )
@@ -202,3 +203,14 @@ def test_key_value_settings(server):
     assert server.ask(101, namespace="n", key="k").code == 22
     assert server.ask(219, namespace="n").code == 22
     assert server.ask(100, namespace="n", key="k").code == 29
+
+
+def test_a_route_carries_order_settings_when_that_is_on(server):
+    server.ask(100, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+    plain = server.ask(105, topic="T").body
+    assert b"orderTopicConf" not in plain
+    server.tells_order = True
+    told = json.loads(server.ask(105, topic="T").body)
+    assert told.pop("orderTopicConf") == "broker-a:4"
+    assert told == json.loads(plain)
+    assert b"orderTopicConf" not in server.ask(105, topic="U").body

@@ -9,6 +9,7 @@ Source: apache/rocketmq namesrv/.../ClientRequestProcessor.java, DefaultRequestP
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from stratamq.errors import TopicNotFound
@@ -28,9 +29,10 @@ _CACHED_ROUTES_MAX: Final = 10_000
 
 
 class RouteRequests:
-    """Answers who owns what."""
+    """Answers who owns what. ``tells_order`` says whether a route carries its topic's order settings."""
 
-    def __init__(self, routes: RouteTable, kv: KvConfig) -> None:
+    def __init__(self, routes: RouteTable, kv: KvConfig, tells_order: Callable[[], bool] = lambda: False) -> None:
+        self._tells_order = tells_order
         self._routes = routes
         self._kv = kv
         self._cache: dict[tuple[str, bool], bytes] = {}
@@ -41,7 +43,11 @@ class RouteRequests:
         """Return the brokers and queues of a topic."""
         fields = _read_route(header)
         is_standard = header.version >= VERSION_STANDARD_JSON or bool(fields.accept_standard_json_only)
-        return encode_response(header, ResponseCode.SUCCESS, body=self._route_text(fields.topic, is_standard))
+        text = self._route_text(fields.topic, is_standard)
+        order = self._kv.order_topics().get(fields.topic) if self._tells_order() else None
+        if order is not None:
+            text = f'{{"orderTopicConf":{dump(order)},'.encode() + text[1:]
+        return encode_response(header, ResponseCode.SUCCESS, body=text)
 
     def _route_text(self, topic: str, is_standard: bool) -> bytes:
         if self._cache_generation != self._routes.generation or len(self._cache) > _CACHED_ROUTES_MAX:
