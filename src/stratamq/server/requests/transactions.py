@@ -25,8 +25,8 @@ from stratamq.formats.message import Record, decode_record, parse_offset_message
 from stratamq.formats.properties import UNIQ_KEY, find_property
 from stratamq.logstore.types import PutResult
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
-from stratamq.protocols.remoting.command import CommandHeader
-from stratamq.protocols.remoting.headers import ExtFields, HeaderReader, Int32, Int64
+from stratamq.protocols.remoting.command import CommandHeader, Int32, Int64
+from stratamq.protocols.remoting.headers import ExtFields, HeaderReader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
 from stratamq.server.requests.send import CODE_OF_PUT
