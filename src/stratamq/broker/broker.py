@@ -131,17 +131,7 @@ class Broker:
         self.producers = ProducerTable()
         self.locks = QueueLocks()
         self.waiting = WaitingPulls(waiters_max=config.waiting_pulls_max)
-        self.delays = Delays(store, committer, parse_delay_levels(config.delay_levels), open_file(DELAYS_FILE).load())
-        self.keep_table(DELAYS_FILE, self.delays)
-        self.workers.append(self.delays)
-        self.watchers[SCHEDULE_TOPIC] = self.delays.arrived
-        self.timers = Timers(store, committer, config)
-        self.keep_table(TIMER_METRICS_FILE, self.timers.metrics)
-        self.workers.append(self.timers)
-        self.transactions = Transactions(
-            store, committer, self.offsets, config, host=address.host_bytes, now_ms=clock.wall_ms()
-        )
-        self.workers.append(self.transactions)
+        self._add_workers()
         self.sending = Sending(
             self.topics,
             UniqueKeys(address.host_bytes, process_id=process_id, start_ms=clock.wall_ms()),
@@ -157,6 +147,23 @@ class Broker:
         self.host_hex = address.host_bytes.hex().upper()
         self._make_own_topics()
         self.topics_taken_back = self.topics.take_back(store.queues())
+
+    def _add_workers(self) -> None:
+        """The parts that do something when its time has come."""
+        store, committer, config = self.store, self.committer, self.config
+        self.delays = Delays(
+            store, committer, parse_delay_levels(config.delay_levels), self._open_file(DELAYS_FILE).load()
+        )
+        self.keep_table(DELAYS_FILE, self.delays)
+        self.workers.append(self.delays)
+        self.watchers[SCHEDULE_TOPIC] = self.delays.arrived
+        self.timers = Timers(store, committer, config)
+        self.keep_table(TIMER_METRICS_FILE, self.timers.metrics)
+        self.workers.append(self.timers)
+        self.transactions = Transactions(
+            store, committer, self.offsets, config, host=self.address.host_bytes, now_ms=self.clock.wall_ms()
+        )
+        self.workers.append(self.transactions)
 
     def _make_own_topics(self) -> None:
         config, ensure = self.config, self.topics.ensure

@@ -84,6 +84,7 @@ class Transactions:
         self._check_due_ms = now_ms + config.transaction_check_interval_ms
         self._round_end: int | None = None
         self._in_work = False
+        self._moves_left = 0
 
     # --- answers of producers ---
 
@@ -185,6 +186,7 @@ class Transactions:
             self._round_end = self._store.max_offset(HALF_TOPIC, 0)
         if self._round_end is None or self._in_work or not self._read_marks():
             return
+        self._moves_left = BATCH
         self._check(now_ms, self._round_end)
 
     def _check(self, now_ms: int, round_end: int) -> None:
@@ -222,6 +224,7 @@ class Transactions:
 
     def _move(self, record: Record, step: Step, now_ms: int) -> None:
         self._in_work = True
+        self._moves_left -= 1
         if step is Step.DISCARD:
             _log.warning("half message %d was asked about too often: to %s", record.queue_offset, CHECK_MAX_TOPIC)
             message: Message = half_again(record, topic=CHECK_MAX_TOPIC)
@@ -237,8 +240,13 @@ class Transactions:
             return
         old = record.queue_offset
         self._advance(old + 1)
-        if step is Step.DISCARD:
-            return
+        if step is not Step.DISCARD:
+            self._follow(old, step, now_ms, result)
+        if self._moves_left > 0 and self._round_end is not None:
+            self._check(now_ms, self._round_end)
+
+    def _follow(self, old: int, step: Step, now_ms: int, result: PutResult) -> None:
+        """A half message has a copy now: whatever is known of it holds for the copy, or its producer is asked."""
         appended = result.appended[0]
         _remember(self._moved, old, appended.queue_offset)
         if old in self._ending:  # it is being ended: `end` finds the copy

@@ -93,8 +93,8 @@ def test_commit_delivers_and_marks(harness):
     assert (record.body, record.sys_flag & 0xC, record.prepared_transaction_offset) == (b"m0", 8, place[1])
     assert stored(harness, OP) == []
     wait(harness, 3_000)
-    (mark,) = stored(harness, OP)
-    assert (mark.body, find_property(mark.properties, "TAGS")) == (b"0,", "d")
+    (op,) = stored(harness, OP)
+    assert (op.body, find_property(op.properties, "TAGS")) == (b"0,", "d")
 
 
 def test_rollback_delivers_nothing_and_is_not_asked_about(harness):
@@ -221,3 +221,12 @@ def test_marks_are_read_again_after_a_restart(tmp_path):
     assert stored(harness, "T") == []
     assert harness.peer.asked == []
     harness.close()
+
+
+def test_many_open_halves_are_asked_about_in_bounded_steps(harness):
+    for number in range(100):
+        half(harness, number)
+    wait(harness, steps=1)
+    assert len(harness.peer.asked) == 32
+    wait(harness, 0, steps=5)
+    assert [record.body for _, record in harness.peer.asked] == [b"m%d" % number for number in range(100)]
