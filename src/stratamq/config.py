@@ -536,7 +536,7 @@ class BrokerConfig:
         False, rocketmq="timerStopDequeue", doc="Whether the wheel stands still and nothing of it is delivered."
     )
     timer_messages_per_step: int = setting(
-        2_000,
+        1_000,
         at_least=1,
         at_most=100_000,
         doc="Most messages that the timer reads, and most that it delivers, in one go: every tenth of a second.",

@@ -341,7 +341,8 @@ class Timers:
         if work.failed and not work.in_work:
             work.positions.extend(work.failed)
             work.failed.clear()
-        while work.positions and budget > 0 and not self._paused_until_ms:
+        most = self.config.timer_messages_per_step
+        while work.positions and budget > 0 and work.in_work < most and not self._paused_until_ms:
             position = work.positions.pop()
             budget -= 1
             unit = files.log.read(position)

@@ -63,7 +63,7 @@ class StrataServer:
     """
 
     # What works today beyond sending, pulling and consuming; tests of other features are skipped by name.
-    features: frozenset[str] = frozenset({"delay", "retry", "transaction", "sql", "reply"})
+    features: frozenset[str] = frozenset({"delay", "timer", "retry", "transaction", "sql", "reply"})
 
     def __init__(self, store: Path, work: Path, *, settings: Mapping[str, object] | None = None) -> None:
         self.store = store
@@ -142,7 +142,7 @@ class StrataServer:
 class RocketTarget(RocketServer):
     """RocketMQ's broker in the place of ours."""
 
-    features = frozenset({"delay", "retry", "transaction", "sql", "reply", "vip", "admin"})
+    features = frozenset({"delay", "timer", "retry", "transaction", "sql", "reply", "vip", "admin"})
 
 
 def file_sizes() -> dict[str, int]:
