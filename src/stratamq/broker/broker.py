@@ -186,7 +186,8 @@ class Broker:
         ensure("OFFSET_MOVED_EVENT", queues=1)
         ensure(f"{config.cluster_name}_REPLY_TOPIC", queues=1)
         ensure(SCHEDULE_TOPIC, queues=max(SCHEDULE_QUEUES, self.delays.levels))
-        ensure(TIMER_TOPIC, queues=1)
+        if config.timer_wheel:
+            ensure(TIMER_TOPIC, queues=1)
         ensure(HALF_TOPIC, queues=1)
         ensure(HALF_OP_TOPIC, queues=1)
         ensure(CHECK_MAX_TOPIC, queues=1)

@@ -439,9 +439,8 @@ class Server:
         try:
             await self._opened.close_committer()
             if hasattr(self, "broker"):
-                self.broker.timers.close()
-            if hasattr(self, "broker"):
                 _write_all(self.broker.unsaved(with_offsets=True))
+                self.broker.timers.close()
         except (OSError, StrataError) as error:
             _log.error("not everything could be written at stop: %s", error)
         finally:

@@ -314,3 +314,28 @@ def test_a_unit_whose_message_was_lost_is_left_out(harness: TimerHarness) -> Non
     assert harness.bodies() == [b"not a timer message"]
     harness.run(50_000)
     assert harness.bodies() == [b"not a timer message", b"later"]
+
+
+def test_the_checkpoint_waits_for_the_commit_log_that_it_counts_on(harness: TimerHarness) -> None:
+    harness.at(5_000)
+    harness.run(500)
+    assert harness.broker.timers.begin_sync() is None
+    waiting = harness.store.unsynced()
+    assert waiting is not None
+    harness.store.sync(waiting)
+    assert harness.broker.timers.begin_sync() is None
+    harness.store.synced(waiting)
+    token = harness.broker.timers.begin_sync()
+    assert token is not None
+    assert token.checkpoint.queue_offset == 1
+
+
+def test_a_batch_with_a_message_for_a_time_is_refused(harness: TimerHarness) -> None:
+    def item(properties: bytes) -> bytes:
+        body = b"x"
+        rest = bytes(12) + len(body).to_bytes(4, "big") + body + len(properties).to_bytes(2, "big") + properties
+        return (len(rest) + 4).to_bytes(4, "big") + rest
+
+    answer = harness.send(body=item(b"TIMER_DELAY_MS\x015000\x02"), m="true")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer
+    assert "batch" in (answer.remark or "")
