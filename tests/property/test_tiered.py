@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratamq.config import TieredConfig
 from stratamq.formats.cold_manifest import follows
@@ -112,21 +112,23 @@ class Tier(RuleBasedStateMachine):
     def restart(self) -> None:
         self._restart()
 
-    @precondition(lambda self: not self.world.backend.is_down and not self.world.backend.fail_before)
     @rule()
     def lose_the_catalogue(self) -> None:
-        self.world.backend.fail_after.clear()
+        """A listing that shows everything is all it takes: only then a broker without a catalogue may start."""
         self.world.backend.hide_new = False
         self.world.backend.hidden.clear()
         self.world.close()
         (self.world.directory / "catalogue.db").unlink()
-        self.world.open()
+        self._without_faults(self.world.open)
 
     def _restart(self) -> None:
+        self._without_faults(self.world.restart)
+
+    def _without_faults(self, work) -> None:
         down, self.world.backend.is_down = self.world.backend.is_down, False
         before = self.world.backend.fail_before[:], self.world.backend.fail_after[:]
         self.world.backend.fail_before, self.world.backend.fail_after = [], []
-        self.world.restart()
+        work()
         self.world.backend.is_down = down
         self.world.backend.fail_before, self.world.backend.fail_after = before
 
@@ -197,7 +199,7 @@ class Tier(RuleBasedStateMachine):
 
 TestTier = Tier.TestCase
 TestTier.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

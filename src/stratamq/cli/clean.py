@@ -10,7 +10,7 @@ import click
 
 from stratamq.cli.output import Item, Kind, Printer, output_options
 from stratamq.clock import SystemClock
-from stratamq.config import RetentionConfig
+from stratamq.config import RetentionConfig, TieredConfig
 from stratamq.logstore.retention import MANUAL_ROUNDS, describe_space, plan
 from stratamq.logstore.retention_forecast import forecast as make_forecast
 from stratamq.logstore.retention_forecast import rate_of
@@ -115,7 +115,10 @@ def clean(
 
 def decide(store: OfflineStore, policy: RetentionConfig) -> Plan:
     """What an operator's request deletes of a store now."""
-    return plan(store.files(), moment(), store.disks(), policy, RetentionState(manual_rounds=MANUAL_ROUNDS))
+    from stratamq.tiered.offline import keep_from
+
+    files = store.files()._replace(keep_from=keep_from(store.path, TieredConfig()))
+    return plan(files, moment(), store.disks(), policy, RetentionState(manual_rounds=MANUAL_ROUNDS))
 
 
 def moment() -> Moment:

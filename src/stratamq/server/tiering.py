@@ -18,13 +18,12 @@ from stratamq.clock import Clock
 from stratamq.config import BrokerConfig, TieredConfig
 from stratamq.logstore.store import LogStore
 from stratamq.tiered.local import LogQueues
+from stratamq.tiered.offline import FOLDER
 from stratamq.tiered.owner import Work
 from stratamq.tiered.service import TierService, open_tier
 from stratamq.tiered.store import TieredStore
 
 LOOK_S: Final = 1.0
-FOLDER: Final = "tier"
-"""Below the data directory: the catalogue."""
 _log = logging.getLogger(__name__)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -116,12 +117,18 @@ class World:
         self.directory = directory
         self.name = name
         self.topics_gone: set[str] = set()
+        self._chance = 0
         self.open()
 
     @property
     def objects(self) -> PrefixedBackend:
         """The backend below this broker's root, without its faults."""
         return PrefixedBackend(self.backend.inner, escape_topic(BROKER))
+
+    def chance(self, count: int) -> bytes:
+        """The same bytes in every run, other ones each time."""
+        self._chance += 1
+        return hashlib.sha256(f"{self.name} {self._chance}".encode()).digest()[:count]
 
     def open(self) -> None:
         opened = open_tier(self.policy, str(self.directory), BROKER, self.clock, backend=self.backend)
@@ -133,6 +140,7 @@ class World:
             is_topic=lambda topic: topic not in self.topics_gone,
             own_names={BROKER},
             writer_name=self.name,
+            chance=self.chance,
         )
 
     def close(self) -> None:
