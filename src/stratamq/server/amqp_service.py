@@ -136,7 +136,9 @@ class AmqpService:
             self._loop.call_later(self.config.sync_interval_ms / 1000, work)
 
     def _store_failed(self, error: StoreError) -> None:
-        _log.critical("%s", error)
+        _log.critical("%s; AMQP clients are disconnected, restart the broker", error)
+        self.broker.fail(str(error))
+        self.listener.wake()
 
     # --- meanwhile ---
 

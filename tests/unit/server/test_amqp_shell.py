@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratamq.clock import SystemClock
+from stratamq.errors import StoreFailed
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.codec import decode_method
 from stratamq.protocols.amqp.frames import HEARTBEAT, PROTOCOL_HEADER, method_frame
@@ -180,3 +181,33 @@ async def test_a_consumer_that_does_not_read_holds_nobody_up(broker):
     assert confirmed == 400
     (queue,) = broker.service.broker.vhosts["/"].queues.values()
     assert queue.ready > 0
+
+
+async def test_a_sync_that_fails_ends_every_connection_and_is_not_tried_again(broker, monkeypatch):
+    publisher = await broker.client()
+    assert isinstance(await publisher.call(methods.ConfirmSelect(False)), methods.ConfirmSelectOk)
+    assert isinstance(
+        await publisher.call(methods.QueueDeclare("q", False, True, False, False, False, {})), methods.QueueDeclareOk
+    )
+    syncs = []
+
+    def fail(token) -> None:
+        syncs.append(token)
+        raise StoreFailed("fdatasync", "journal", "Input/output error")
+
+    monkeypatch.setattr(broker.service.store, "sync", fail)
+    publisher.writer.write(peers.publish(1, "", "q", b"m", delivery_mode=2))
+    close = await publisher.method()
+    assert isinstance(close, methods.ConnectionClose)
+    assert (close.code, "failed" in close.text) == (541, True)
+    assert len(syncs) == 1
+    late = await broker.bare()
+    late.writer.write(PROTOCOL_HEADER)
+    assert isinstance(await late.method(), methods.ConnectionStart)
+    late.writer.write(peers.start_ok(response=b"\0guest\0guest"))
+    assert isinstance(await late.method(), methods.ConnectionTune)
+    late.writer.write(
+        method_frame(0, methods.ConnectionTuneOk(2047, 131_072, 0)) + method_frame(0, methods.ConnectionOpen("/"))
+    )
+    refused = await late.method()
+    assert (refused.code, "restart" in refused.text) == (541, True)

@@ -23,7 +23,7 @@ from stratamq.broker.amqp.queue import Queue
 from stratamq.broker.amqp.storage import MemoryStorage, QueueStorage, Storage
 from stratamq.broker.amqp.streams import StreamLog, StreamQueue
 from stratamq.broker.amqp.vhost import VirtualHost
-from stratamq.protocols.amqp.replies import CONNECTION_FORCED, PRECONDITION_FAILED, AmqpError
+from stratamq.protocols.amqp.replies import CONNECTION_FORCED, INTERNAL_ERROR, PRECONDITION_FAILED, AmqpError
 from stratamq.protocols.amqp.values import Table
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class AmqpBroker:
         self.is_definitions_dirty = False
         """Whether something durable was declared or deleted that is not written down yet."""
         self.alarms: dict[str, None] = {}
+        self.failure = ""
+        """Why nothing is taken any more until a restart; empty while all is well."""
         self.reply_channels: dict[str, Channel] = {}
         """Who waits for direct replies, by token."""
         self.published_channels: list[Channel] = []
@@ -374,6 +376,19 @@ class AmqpBroker:
             due.append(heappop(timers)[2])
         for queue in due:
             queue.on_time()
+
+    # --- ends ---
+
+    def fail(self, reason: str) -> None:
+        """The store takes nothing more: close every connection, so that nobody waits for a confirm that cannot come.
+
+        What was published and not confirmed may or may not be there after the restart.
+        """
+        self.failure = reason
+        self._waiting.clear()
+        self._after_commit.clear()
+        for session in list(self.sessions):
+            session.close_for(AmqpError(INTERNAL_ERROR, f"the queue store has failed: {reason}", hard=True))
 
     # --- alarms ---
 

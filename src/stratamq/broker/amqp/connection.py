@@ -112,6 +112,9 @@ class Session:
         return user.name
 
     def open(self, virtual_host: str) -> None:
+        if self.broker.failure:
+            text = f"the queue store has failed: {self.broker.failure}; restart the broker"
+            raise AmqpError(INTERNAL_ERROR, text, hard=True)
         if virtual_host not in self.broker.vhosts:
             raise AmqpError(NOT_ALLOWED, f"vhost {virtual_host} not found")
         user = self.broker.users.get(self.core.user)
