@@ -6,11 +6,8 @@ outside the repository; without node, npm or a registry that answers the tests a
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -19,42 +16,15 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rocketmq_java.runner import cache_dir
+from tests.interop.node_packages import installed
 from tests.interop.rocketmq_java.targets import StrataServer, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
 HERE = Path(__file__).with_name("ali_ons")
 SECONDS = 40.0
-INSTALL_SECONDS = 120.0
 TOPIC = "Ali"
 QUEUES = 4
-
-
-def installed() -> Path:
-    """Folder of node packages; installs them once for each lock file. Skips the test where that cannot be."""
-    for tool in ("node", "npm"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"ali-ons cannot run here: {tool} is not installed")
-    digest = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()[:16]
-    folder = cache_dir() / f"ali-ons-{digest}"
-    with (cache_dir() / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(HERE / name, partial)
-            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            try:
-                done = subprocess.run(command, cwd=partial, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-            except subprocess.TimeoutExpired:
-                pytest.skip(f"ali-ons cannot run here: npm gave no packages within {INSTALL_SECONDS:.0f} s")
-            if done.returncode != 0:
-                pytest.skip(f"ali-ons cannot run here: npm ci failed: {done.stderr.strip()[-300:]}")
-            partial.rename(folder)
-    return folder / "node_modules"
 
 
 class AliClient:
@@ -63,7 +33,7 @@ class AliClient:
     def __init__(self, work: Path, role: str, **options: Any) -> None:
         self.lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()
-        environment = {**os.environ, "HOME": str(work), "NODE_PATH": str(installed())}
+        environment = {**os.environ, "HOME": str(work), "NODE_PATH": str(installed(HERE))}
         self._errors = (work / "ali-ons.log").open("ab")
         self.process = subprocess.Popen(
             ["node", str(HERE / "driver.js"), role, json.dumps(options)],
@@ -167,7 +137,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A broker of the test's own."""
-    installed()
+    installed(HERE)
     made = World(tmp_path)
     try:
         made.broker.start()
