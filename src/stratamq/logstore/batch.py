@@ -80,6 +80,10 @@ class Batch:
         self.touched: list[ConsumeQueue] = []
         self.index_rows: list[IndexRow] = []
 
+    def replace(self, queue: ConsumeQueue, following: ConsumeQueue) -> None:
+        """The batch's messages for ``queue`` are in ``following`` now."""
+        self.touched[self.touched.index(queue)] = following
+
     @property
     def size(self) -> int:
         """Bytes collected, blanks included."""

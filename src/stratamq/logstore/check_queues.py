@@ -21,6 +21,7 @@ from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE
 from stratamq.formats.vector import Ints, Mask
 from stratamq.logstore import listing
 from stratamq.logstore.check_log import CUSTOM_DELAY, SCHEDULE_TOPIC, LogFacts, QueueNames, Settled
+from stratamq.logstore.deletions import read_marks
 from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import Stream, StreamFile
 from stratamq.logstore.queue_files import QueueFiles
@@ -95,6 +96,12 @@ class QueuePass:
         self.settled = settled
         self.queues: dict[int, _Queue] = {}
         self.absent: dict[int, int] = {}
+        self.deleted: dict[str, int] = {}
+        """Topics that were deleted, and up to where in the log: records below have no unit."""
+        try:
+            self.deleted = read_marks(root)
+        except StoreError as unreadable:
+            findings.add_problem(unreadable, "remove the file; topics deleted of late may come back at the next start")
         found = listing.list_queues(root)
         file_bytes = listing.unit_file_bytes(found)
         for key, directory in found:
@@ -231,6 +238,8 @@ class QueuePass:
             queue = self.queues.get(number)
             offset = int(facts.queue_offsets[row])
             key = self.names.keys[number]
+            if base + int(facts.positions[row]) < self.deleted.get(key.topic, 0):
+                continue
             if queue is None:
                 self.absent[number] = self.absent.get(number, 0) + 1
                 continue

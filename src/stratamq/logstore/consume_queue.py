@@ -154,6 +154,13 @@ class ConsumeQueue:
         self.next_offset = self.batch_start
         self.batch_start = -1
 
+    def take_batch(self, other: ConsumeQueue) -> None:
+        """This empty queue begins with the batch that ``other`` collects."""
+        self.begin_at(other.batch_start)
+        self.pending = other.pending[-(other.next_offset - other.batch_start) * UNIT_BYTES :]
+        self.codes, other.codes = other.codes, []
+        self.batch_start, self.next_offset = other.batch_start, other.next_offset
+
     def read_units(self, offset: int, count: int) -> bytes:
         """Up to ``count`` units from ``offset`` on; at most to the end of their file, or of what is written."""
         start = offset * UNIT_BYTES

@@ -15,9 +15,11 @@ from stratamq.files.filesystem import FileSystem
 COMMIT_LOG: Final = "commitlog"
 CONSUME_QUEUE: Final = "consumequeue"
 BATCH_CONSUME_QUEUE: Final = "batchconsumequeue"
+CONSUME_QUEUE_EXT: Final = "consumequeue_ext"
 INDEX: Final = "index"
 CONFIG: Final = "config"
 CHECKPOINT: Final = "checkpoint"
+DELETED_TOPICS: Final = "deletedTopics.json"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
 

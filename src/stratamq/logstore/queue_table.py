@@ -144,6 +144,34 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         self.dirty.pop(path, None)
         return path
 
+    def remove(self, queue: ConsumeQueue) -> ConsumeQueue | None:
+        """Remove a queue from table and disk; the newest file goes first, so that the rest is a queue at any moment.
+
+        Messages of it that wait for their commit outlive it: they begin a new queue, which is returned.
+        Raises OSError; the queue then is out of the table, and what is left of its files is on the disk.
+        """
+        del self[queue.key]
+        if self.waiting.pop(queue, None) is not None:
+            self.waiting_units -= queue.written_offset - queue.filed_offset
+        if queue in self._unsettled:
+            self._unsettled.remove(queue)
+        else:
+            self._settled_count -= 1
+            self._settled_print -= name_print(queue)
+        for base in queue.bases:
+            self.dirty.pop(queue.path_of(base), None)
+        while queue.bases:
+            path = queue.path_of(queue.bases.pop())
+            self._handles.forget(path)
+            self._fs.remove(path)
+        following = None
+        if queue.batch_start >= 0:
+            following = self.open(*queue.key)
+            following.take_batch(queue)
+        queue.destroy()
+        self._new_directories.pop(queue.directory, None)
+        return following
+
     def take_sync_work(self, *, everything: bool = False) -> SyncWork:
         """The oldest dirty files (`SYNC_FILES_MAX` at most, or all of them) to be synced now; they count as clean from
         here on, so a failure of that sync must fail the store."""

@@ -33,6 +33,8 @@ from stratamq.logstore import layout
 from stratamq.logstore.block_scan import scan_blocks
 from stratamq.logstore.checkpoints import Trust
 from stratamq.logstore.commit_log import CommitLog
+from stratamq.logstore.consume_queue import UNKNOWN
+from stratamq.logstore.deletions import Deletions
 from stratamq.logstore.index import Index
 from stratamq.logstore.queue_table import QueueTable, name_print
 from stratamq.logstore.reader import store_timestamp_in
@@ -71,6 +73,7 @@ def load_parts(
         queues=queues,
         index=index,
         delay_levels=delay_levels,
+        deletions=Deletions(fs, path),
     )
 
 
@@ -168,6 +171,7 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, tru
     for queue in parts.queues.values():
         if queue.truncate(_EVERYTHING if clean else queues_from):
             parts.queues.note_changed(queue)
+    _finish_deletions(parts)
     if progress is None and clean:
         verify_from = _file_behind_queues(parts)
     start, index_from = verify_from, _EVERYTHING
@@ -192,6 +196,15 @@ def _decide(parts: Parts, checkpoint: Checkpoint, progress: Progress | None, tru
         trust.withdraw_queues(low)
         start = low
     return Plan(known_good, index_from, start, verify_from, start <= low)
+
+
+def _finish_deletions(parts: Parts) -> None:
+    """Remove queues of deleted topics that a crash, or a RocketMQ broker, left or brought back."""
+    for queue in list(parts.queues.values()):
+        mark, first = parts.deletions.mark(queue.key.topic), queue.first_physical_offset
+        if mark and (first < mark or first == UNKNOWN):  # an empty one is made again, should it be of the new topic
+            _logger.warning("consume queue %s is of a topic that was deleted, and goes", queue.key)
+            parts.queues.remove(queue)
 
 
 def _store_timestamp_at(log: CommitLog, physical_offset: int) -> int | None:

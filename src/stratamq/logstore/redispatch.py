@@ -24,6 +24,7 @@ from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.block_scan import Block
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import ConsumeQueue
+from stratamq.logstore.deletions import Deletions
 from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.index import Index
 from stratamq.logstore.queue_table import QueueTable
@@ -45,6 +46,7 @@ class Parts:
     queues: QueueTable
     index: Index | None
     delay_levels: tuple[int, ...]
+    deletions: Deletions
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Redispatcher:
     def add(self, scanned: Scanned) -> None:
         self._result.records += 1
         self._result.last_store_timestamp = scanned.store_timestamp
-        if scanned.is_queued and not scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._other_topics:
+        if self._belongs_to_queue(scanned):
             queue = self._parts.queues.open(scanned.topic, scanned.queue_id)
             end = scanned.physical_offset + scanned.size
             if queue not in self.broken and (self._only is None or queue in self._only):
@@ -109,6 +111,11 @@ class Redispatcher:
             self._rows.append(scanned.index_row)
         if self._result.records % _WRITE_EVERY == 0:
             self.finish(scanned.physical_offset + scanned.size)
+
+    def _belongs_to_queue(self, scanned: Scanned) -> bool:
+        if not scanned.is_queued or scanned.sys_flag & SYS_INNER_BATCH or scanned.topic in self._other_topics:
+            return False
+        return scanned.physical_offset >= self._parts.deletions.mark(scanned.topic)
 
     def _is_indexed(self, scanned: Scanned) -> bool:
         if self._parts.index is None or self._only is not None:
@@ -164,7 +171,7 @@ class Redispatcher:
         bounds = np.searchsorted(block.queue_numbers[order], np.arange(len(block.queues) + 1)).tolist()
         for number, (topic, queue_id) in enumerate(block.queues):
             rows = order[bounds[number] : bounds[number + 1]]
-            rows = rows[block.is_queued[rows]]
+            rows = rows[block.is_queued[rows] & (block.physical_offsets[rows] >= self._parts.deletions.mark(topic))]
             if rows.size and topic not in self._other_topics:
                 queue = self._parts.queues.open(topic, queue_id)
                 if queue not in self.broken and (self._only is None or queue in self._only):

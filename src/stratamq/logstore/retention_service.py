@@ -286,9 +286,11 @@ class RetentionService:
             for decision in plan_queues([QueueFiles(queue.key, self._queue_files(queue, low))], low):
                 if not self._is_due(decision.path):
                     break
+                if self._queues.get(queue.key) is not queue:
+                    break  # its topic was deleted meanwhile
                 path = self._queues.detach_oldest(queue)
                 error = yield from self._unlink(path)
-                if error is not None and self._fs.stat(path) is not None:
+                if error is not None and self._fs.stat(path) is not None and queue.bases:
                     queue.attach_oldest(decision.base)
                     self._note_derived(path, error)
                     break

@@ -35,6 +35,7 @@ from stratamq.logstore.bulk_append import append_many
 from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, Trust, checkpoint_token
 from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
+from stratamq.logstore.deletions import remove_folder
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.index import Index
 from stratamq.logstore.lock import StoreLock
@@ -158,6 +159,7 @@ class LogStore(ReadableStore):
         timestamp = self.recovery.last_store_timestamp
         if not timestamp and checkpoint is not None:
             timestamp = checkpoint.physic_msg_timestamp
+        self._parts.deletions.fit(self._log.min_offset, end)
         self._batch.begin(end)
         self._batch.last_store_timestamp = timestamp
         self._write_index_rows()
@@ -359,7 +361,12 @@ class LogStore(ReadableStore):
                 finally:
                     self._fs.close(fd)
             for path in work.directories:
-                self._fs.sync_directory(path)
+                try:
+                    self._fs.sync_directory(path)
+                except FileNotFoundError:
+                    if not path.startswith(self._queues.directory + os.sep):
+                        raise
+                    # A deleted topic's: nothing is there to be synced.
         except OSError as error:
             raise self._fail("sync", path, error) from error
 
@@ -385,6 +392,49 @@ class LogStore(ReadableStore):
         if self._flushed == self._log.end:
             return None
         return CommitToken(self._log.end, self._batch.last_store_timestamp, self._log.sync_work())
+
+    # --- topics that go ---------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove all queues of a topic, from table and disk. Harmless when it has none.
+
+        Its records stay in the log until they expire, but no recovery makes queues of them again (`deletions`). A topic
+        of that name made later begins at offset 0. Messages that wait for `commit` right now count as sent after this:
+        they begin a new queue at the offset that they were given.
+
+        Blocks for some syncs and for the removal of every file of the topic.
+
+        Raises:
+            StoreFull: No room to note the deletion; nothing changed.
+            StoreFailed: The disk failed. The next open goes on where this stopped.
+            StoreClosed: The store is closed.
+        """
+        if isinstance(self._refusal, StoreFailed | StoreClosed):
+            raise type(self._refusal)(*self._refusal.args)
+        doomed = [queue for queue in self._queues.values() if queue.key.topic == topic]
+        parents = (layout.CONSUME_QUEUE, layout.CONSUME_QUEUE_EXT, layout.BATCH_CONSUME_QUEUE)
+        folders = [os.path.join(self.directory, parent, topic) for parent in parents]
+        if not layout.is_topic_name(topic) or not (doomed or any(self._fs.stat(folder) for folder in folders)):
+            return
+        deletions = self._parts.deletions
+        try:
+            deletions.add(topic, self._log.end, log_min=self._log.min_offset)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StoreFull(deletions.path) from error
+            raise self._fail("write", deletions.path, error) from error
+        kept = [(end, [a for a in arrivals if a.queue.topic != topic]) for end, arrivals in self._unseen]
+        self._unseen = deque(kept)
+        try:
+            for queue in doomed:
+                following = self._queues.remove(queue)
+                if following is not None:
+                    self._batch.replace(queue, following)
+            for folder in folders:
+                remove_folder(self._fs, folder)
+        except OSError as error:
+            raise self._fail("remove", folders[0], error) from error
+        _logger.info("the queues of topic %s are deleted: %d of them", topic, len(doomed))
 
     # --- state -------------------------------------------------------------------------------------------------
 

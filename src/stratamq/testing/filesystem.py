@@ -93,6 +93,7 @@ class FaultyFileSystem:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
             elif not os.path.exists(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "wb") as file:
                     file.write(before)
         for path, image in self._synced.items():
