@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,16 +11,19 @@ from stratamq.broker.amqp.streams import StreamRecord
 from stratamq.broker.broker import Broker
 from stratamq.broker.delays import STORED
 from stratamq.broker.topics import PERM_READ, PERM_WRITE, is_system_topic
+from stratamq.errors import FlowControlled, ReadPending, ServiceUnavailable
 from stratamq.formats import properties as names
 from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB, Record, decode_record
 from stratamq.formats.properties import decode_properties, encode_properties
 from stratamq.logstore.types import GetStatus, Message, PutResult
 from stratamq.protocols.amqp.replies import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
+from stratamq.tiered.store import TieredStore
 from stratamq.units import MiB
 
 BODY_BYTES_MAX: Final = 64 * MiB
 """Most that a compressed body may become."""
 READ_BYTES: Final = MiB
+_log = logging.getLogger(__name__)
 
 
 class BrokerStreams:
@@ -72,10 +76,21 @@ class BrokerStreams:
         return store.min_offset(topic, 0), store.max_offset(topic, 0)
 
     def offset_at(self, topic: str, ms: int) -> int:
-        return self._broker.store.offset_by_time(topic, 0, ms)
+        store = self._broker.store
+        try:
+            return store.offset_by_time(topic, 0, ms)
+        except ReadPending:  # in the cold tier: some messages before the time come too, as with RabbitMQ's chunks
+            return store.offset_before_time(topic, 0, ms) if isinstance(store, TieredStore) else self.bounds(topic)[0]
 
     def read(self, topic: str, offset: int, count: int) -> tuple[Sequence[StreamRecord], int]:
-        found = self._broker.store.get(topic, 0, offset, count, max_bytes=READ_BYTES)
+        try:
+            found = self._broker.store.get(topic, 0, offset, count, max_bytes=READ_BYTES)
+        except ReadPending as pending:
+            pending.when_ready(lambda: self._broker.watchers.get(topic, _nobody)(0))
+            return (), offset
+        except (ServiceUnavailable, FlowControlled) as error:
+            _log.warning("stream %s cannot be read at offset %d: %s", topic, offset, error)
+            return (), offset
         if found.status is GetStatus.FOUND:
             return [_stream_record(record) for view in found.records for record in _records(view)], found.next_offset
         if found.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL):
@@ -87,6 +102,10 @@ class BrokerStreams:
             self._broker.watchers.pop(topic, None)
         else:
             self._broker.watchers[topic] = lambda queue_id: arrived()
+
+
+def _nobody(queue_id: int) -> None:
+    """Nobody reads the stream any more."""
 
 
 def _records(view: memoryview) -> list[Record]:

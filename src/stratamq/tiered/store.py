@@ -285,6 +285,16 @@ class TieredStore:
             question = (side, manifest.life, below, ms)
             return self._ask(question, f"time {ms}", lambda blocks: search(manifest, ms, blocks, below=below))
 
+    def offset_before_time(self, topic: str, queue_id: int, ms: int) -> int:
+        """An offset at or before the first one stored at or after a time: no further back than one segment. Never
+        waits."""
+        part = self._cold_part(topic, queue_id)
+        if part is not None:
+            for segment in part[0].segments:
+                if segment.max_ms >= ms:
+                    return segment.first
+        return self.local.offset_by_time(topic, queue_id, ms)
+
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of a queue's oldest message; -1 when it is empty. In the tier the lowest of its oldest segment."""
         part = self._cold_part(topic, queue_id)

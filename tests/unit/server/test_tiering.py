@@ -1,0 +1,199 @@
+"""The cold tier in a running broker: requests that wait for it, its timer and threads, its start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stratamq.broker.broker import Broker
+from stratamq.clock import SystemClock
+from stratamq.config import BrokerConfig, ServerConfig, TieredConfig
+from stratamq.errors import ReadPending, ServiceUnavailable, TierError
+from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
+from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.stream_log import BrokerStreams
+from stratamq.server.tiering import Tiering
+from stratamq.tiered import commits
+from stratamq.tiered.folder import FolderBackend
+from tests.unit.logstore.stores import message, open_store, put
+from tests.unit.server.harness import Harness, records
+from tests.unit.server.test_remoting_shell import read_answer, request, world
+
+
+class Fetching:
+    """Reads that wait until the test has "fetched" what they want; then they go through, or fail."""
+
+    def __init__(self, real) -> None:
+        self.real = real
+        self.wakers: list = []
+        self.is_there = False
+        self.failure: Exception | None = None
+
+    def __call__(self, *arguments, **named):
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_there:
+            raise ReadPending("something", self.wakers.append)
+        return self.real(*arguments, **named)
+
+    def arrive(self) -> None:
+        self.is_there = True
+        wakers, self.wakers = self.wakers, []
+        for wake in wakers:
+            wake()
+
+
+async def test_a_request_that_reads_what_is_being_fetched_is_answered_when_it_is_there():
+    async with world() as here:
+        fetching = Fetching(here.echo)
+        here.listener.handlers[9] = fetching
+        reader, writer = await here.connect()
+        writer.write(request(9, opaque=1, body=b"cold") + request(1, opaque=2, body=b"warm"))
+        assert (await read_answer(reader)).opaque == 2  # nobody waits behind it
+        await here.wait_for(lambda: bool(fetching.wakers))
+        peer = next(iter(here.listener.peers))
+        assert peer.unanswered == 1
+        for wake in fetching.wakers[:]:  # woken too early: it waits again
+            fetching.wakers.remove(wake)
+            wake()
+        assert peer.unanswered == 1
+        fetching.arrive()
+        answer = await read_answer(reader)
+        assert (answer.opaque, answer.body, peer.unanswered) == (1, b"cold", 0)
+        fetching.failure = ServiceUnavailable("the tier is down")
+        writer.write(request(9, opaque=3))
+        assert "the tier is down" in (await read_answer(reader)).remark
+        writer.close()
+
+
+async def test_who_leaves_while_it_is_being_fetched_is_forgotten():
+    async with world() as here:
+        fetching = Fetching(here.echo)
+        here.listener.handlers[9] = fetching
+        _, writer = await here.connect()
+        writer.write(request(9))
+        await here.wait_for(lambda: bool(fetching.wakers))
+        writer.close()
+        await here.wait_for(lambda: not here.listener.peers)
+        fetching.arrive()
+        await here.check_served()
+
+
+def test_a_pull_that_waited_for_messages_can_wait_for_the_tier_too(harness: Harness):
+    harness.send(body=b"one")
+    harness.heartbeat(g="T:*")
+    fetching = Fetching(harness.store.get)
+    harness.pulls._get = fetching
+    fetching.is_there = True
+    harness.request(RequestCode.PULL_MESSAGE, harness.pull_ext(queueOffset=1, sysFlag=6))
+    harness.peer.take()
+    fetching.is_there = False
+    harness.send(body=b"two")
+    assert len(fetching.wakers) == 1
+    harness.peer.take()
+    fetching.arrive()
+    (answer,) = harness.peer.take()
+    assert answer.code == ResponseCode.SUCCESS
+    assert [record.body for record in records(answer.body)] == [b"two"]
+
+
+def test_an_amqp_stream_reads_on_when_it_has_been_fetched(harness: Harness):
+    harness.send(body=b"one")
+    streams = BrokerStreams(harness.broker)
+    fetching = Fetching(harness.store.get)
+    harness.broker.store.get = fetching
+    told = []
+    streams.watch("T", lambda: told.append(1))
+    assert streams.read("T", 0, 5) == ((), 0)
+    fetching.arrive()
+    assert told == [1]
+    found, following = streams.read("T", 0, 5)
+    assert ([one.body for one in found], following) == ([b"one"], 1)
+    fetching.failure = ServiceUnavailable("down")
+    assert streams.read("T", 0, 5) == ((), 0)
+
+
+# --- the whole ---
+
+
+def policy(tmp_path, **changes) -> TieredConfig:
+    return TieredConfig(url=f"file://{tmp_path}/cold", seal_age_ms=0, **changes)
+
+
+def server(tmp_path, **changes) -> Server:
+    ports = {"namesrv_port": 0, "broker_port": 0, "http_port": 0, "amqp_port": -1}
+    settings = Settings(data_dir=tmp_path / "data", server=ServerConfig(**ports), tiered=policy(tmp_path, **changes))
+    return Server(settings)
+
+
+async def wait_for(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broker_tiers_by_its_own_timer_and_says_how_far_it_is(tmp_path):
+    made = server(tmp_path)
+    await made.start()
+    try:
+        store = made.tiering.store.local
+        broker: Broker = made.broker
+        broker.topics.ensure("T", queues=1)
+        put(store, *(message(b"x" * 100) for _ in range(50)))
+        backend = FolderBackend(str(tmp_path / "cold" / "broker-a"))
+        service = made.tiering.service
+        await wait_for(lambda: service.manifests.get(("T", 0)) and service.manifests["T", 0].end == 50)
+        assert [one.end for one in commits.find_all(backend).manifests] == [50]
+        assert made.retention._keep_from() is None
+        put(store, message(b"y"))
+        assert made.retention._keep_from() == store.units("T", 0, 50, 1)[0].physical_offset
+    finally:
+        await made.stop()
+    again = server(tmp_path)
+    await again.start()
+    try:
+        assert again.tiering.service.manifests["T", 0].end >= 50
+        assert again.broker.store is again.tiering.store
+    finally:
+        await again.stop()
+
+
+async def test_a_broker_without_a_tier_has_none(tmp_path):
+    made = server(tmp_path)
+    made.settings = Settings(data_dir=tmp_path / "data", server=made.settings.server)
+    await made.start()
+    try:
+        assert made.tiering is None
+        assert not (tmp_path / "cold").exists()
+    finally:
+        await made.stop()
+
+
+async def test_a_tier_that_cannot_be_reached_at_the_first_start_is_said(tmp_path):
+    (tmp_path / "cold").write_text("a file, not a directory")
+    made = server(tmp_path)
+    with pytest.raises(TierError, match="File exists|Not a directory"):
+        await made.start()
+
+
+async def test_reads_run_in_threads_and_end_on_the_loop(tmp_path):
+    store = open_store(tmp_path / "s")
+    tiering = Tiering(store, policy(tmp_path), BrokerConfig(), tmp_path, SystemClock(), find_topic=lambda topic: None)
+    told: list = []
+    loop = asyncio.get_running_loop()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    def done(answer, error) -> None:
+        assert asyncio.get_running_loop() is loop
+        told.append((answer, str(error) if error else None))
+
+    tiering._spawn(lambda: 5, done)
+    await wait_for(lambda: told)
+    tiering._spawn(fail, done)
+    await wait_for(lambda: len(told) == 2)
+    assert told == [(5, None), (None, "no")]
+    await tiering.close()
+    store.close()
