@@ -9,6 +9,7 @@ path                    answer
 /api/v1/overview        name, addresses, store positions, counters
 /api/v1/topics          topics with their queues; ``?own=1`` with the broker's own
 /api/v1/groups          consumer groups with members and lag
+/api/v1/tier            the cold tier: what it holds, what waits, what is wrong; 404 without one
 /api/...                RabbitMQ's management API over the AMQP side (`management`); it also changes
 ======================= =====================================================================
 """
@@ -30,6 +31,8 @@ from stratamq.server.management.app import BODY_BYTES_MAX, ManagementApi
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.page import render_page
 from stratamq.server.remoting import RemotingListener
+from stratamq.server.tier_metrics import TierCollector, tier_view
+from stratamq.tiered.store import TieredStore
 
 
 class HttpServer:
@@ -48,6 +51,9 @@ class HttpServer:
         self._listeners = listeners
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(broker, listeners))
+        if isinstance(broker.store, TieredStore):
+            names = (broker.config.cluster_name, broker.config.broker_name)
+            self._registry.register(TierCollector(broker.store, names))
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.add_routes(
             [
@@ -57,6 +63,7 @@ class HttpServer:
                 web.get("/api/v1/overview", self._overview),
                 web.get("/api/v1/topics", self._topics),
                 web.get("/api/v1/groups", self._groups),
+                web.get("/api/v1/tier", self._tier),
                 *ManagementApi(amqp).routes(),
             ]
         )
@@ -96,6 +103,12 @@ class HttpServer:
     async def _topics(self, request: web.Request) -> web.Response:
         with_own = request.query.get("own") in ("1", "true")
         return web.json_response({"topics": views.topics(self._broker, with_own=with_own)})
+
+    async def _tier(self, request: web.Request) -> web.Response:
+        store = self._broker.store
+        if not isinstance(store, TieredStore):
+            return web.json_response({"error": "this broker has no cold tier (--tier)"}, status=404)
+        return web.json_response(tier_view(store))
 
     async def _groups(self, request: web.Request) -> web.Response:
         return web.json_response({"groups": views.groups(self._broker)})

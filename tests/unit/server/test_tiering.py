@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 
 import pytest
 
@@ -117,6 +118,11 @@ def test_an_amqp_stream_reads_on_when_it_has_been_fetched(harness: Harness):
 # --- the whole ---
 
 
+def ask(address: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
 def policy(tmp_path, **changes) -> TieredConfig:
     return TieredConfig(url=f"file://{tmp_path}/cold", seal_age_ms=0, **changes)
 
@@ -146,6 +152,15 @@ async def test_a_broker_tiers_by_its_own_timer_and_says_how_far_it_is(tmp_path):
         await wait_for(lambda: service.manifests.get(("T", 0)) and service.manifests["T", 0].end == 50)
         assert [one.end for one in commits.find_all(backend).manifests] == [50]
         assert made.retention._keep_from() is None
+        for path in ("/api/v1/tier", "/metrics"):
+            texts = await asyncio.to_thread(ask, made.addresses.http, path)
+            assert ('"end": 50' in texts) == (path == "/api/v1/tier")
+        assert (
+            'rocketmq_tiered_store_messages_dispatch_total{cluster="DefaultCluster",node_id="broker-a"} 50.0' in texts
+        )
+        assert (
+            'rocketmq_tiered_store_dispatch_behind{cluster="DefaultCluster",node_id="broker-a",topic="T"} 0.0' in texts
+        )
         put(store, message(b"y"))
         assert made.retention._keep_from() == store.units("T", 0, 50, 1)[0].physical_offset
     finally:
@@ -173,7 +188,7 @@ async def test_a_broker_without_a_tier_has_none(tmp_path):
 async def test_a_tier_that_cannot_be_reached_at_the_first_start_is_said(tmp_path):
     (tmp_path / "cold").write_text("a file, not a directory")
     made = server(tmp_path)
-    with pytest.raises(TierError, match="File exists|Not a directory"):
+    with pytest.raises(TierError, match=r"File exists|Not a directory"):
         await made.start()
 
 
