@@ -99,15 +99,25 @@ class Addresses:
 
 
 OpenStore = Callable[..., OpenedStore]
+OpenFile = Callable[[str], SavedValue]
+"""Where a table of the broker is kept, by the name of its file; below ``config`` unless a group keeps it in its log."""
 
 
 class Server:
     """A broker with its embedded name server and its HTTP page, in one event loop."""
 
     def __init__(
-        self, settings: Settings, *, clock: Clock | None = None, open_store: OpenStore = open_log_store
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        open_store: OpenStore = open_log_store,
+        open_file: OpenFile | None = None,
+        state_version: int = 0,
     ) -> None:
         self.settings = settings
+        self._open_file = open_file or (lambda name: ConfigFile(str(settings.data_dir / "config" / name)))
+        self._state_version = state_version
         self.clock = clock or SystemClock()
         self._open_store = open_store
         self._tasks: list[asyncio.Task[None]] = []
@@ -197,7 +207,11 @@ class Server:
         config = self.settings.broker
         address = str(self.broker.address)
         return Identity(
-            cluster=config.cluster_name, name=config.broker_name, address=address, topics=self.broker.topics.as_json()
+            cluster=config.cluster_name,
+            name=config.broker_name,
+            address=address,
+            topics=self.broker.topics.as_json(),
+            state_version=self._state_version,
         )
 
     def _bind(self, port: int, flag: str, *, listen: bool = False) -> Any:
@@ -233,7 +247,7 @@ class Server:
             clock=self.clock,
             store_host=address.host_bytes,
             delay_levels=settings.broker.delay_levels,
-            on_arrivals=self._arrived,
+            on_arrivals=self.arrived,
             on_congested=lambda: self._set_congested(True),
             on_relieved=lambda: self._set_congested(False),
         )
@@ -247,7 +261,7 @@ class Server:
             address=address,
             store=opened.store if self.tiering is None else self.tiering.store,
             committer=opened.committer,
-            open_file=lambda name: ConfigFile(str(folder / name)),
+            open_file=self._open_file,
             clock=self.clock,
             process_id=os.getpid(),
             on_topic_changed=self._topic_changed,
@@ -337,7 +351,8 @@ class Server:
 
     # --- what happens meanwhile ---
 
-    def _arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages that can be read now: the store's committer tells, or the group's member."""
         if self._pulls is not None:
             self._pulls.arrived(arrivals)
 

@@ -1,0 +1,258 @@
+"""A broker that is a member of a replication group, as a process: it serves clients while it leads.
+
+The member runs from start to stop: it takes part in elections and receives the log. While it leads, a `Server` runs on
+its store, with the tables that the log holds; when it leads no more, that server is stopped and connections are closed,
+so that clients ask the name server again. The new leader registers under the same name, with its term, which name servers
+believe before any lower one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from stratamq.broker.ports import SavedValue
+from stratamq.clock import Clock, SystemClock
+from stratamq.config import FlushMode
+from stratamq.errors import ConfigError, StrataError
+from stratamq.files.durable import ConfigFile, replace_file
+from stratamq.formats.message import encode_host
+from stratamq.logstore.types import Arrival
+from stratamq.replication.log_store import MemberStore
+from stratamq.replication.node import MemberNode
+from stratamq.replication.ports import RaftTimes
+from stratamq.server.lifecycle import Server, Settings, remove_ready_file
+from stratamq.server.sockets import advertised_host, bind, raise_file_limit
+from stratamq.server.storage import OpenedStore
+
+_log = logging.getLogger(__name__)
+TABLES_INTERVAL_MS: Final = 1_000
+"""How often changed tables (consumer offsets among them) go into the log."""
+STOP_MS: Final = 200
+"""How long requests in work are waited for when leadership is lost."""
+START_RETRY_S: Final = 1.0
+KEEP_HOURS: Final = 24 * 365 * 100
+"""A group deletes no files: a member that lacks deleted bytes could not be brought up to date."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Which group, which node of it, and where its members listen for each other."""
+
+    group: str
+    node: str
+    peers: dict[str, str]
+    times: RaftTimes = dataclasses.field(default_factory=RaftTimes)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """``n1=host:port,n2=host:port``. Raises ConfigError."""
+    peers: dict[str, str] = {}
+    for part in text.split(","):
+        node, _, address = part.strip().partition("=")
+        host, _, port = address.rpartition(":")
+        if not node or not node.isascii() or len(node) > 64 or not host or not port.isdigit() or node in peers:
+            raise ConfigError("--peers", text, "members as n1=host:port,n2=host:port, each once")
+        peers[node] = address
+    return peers
+
+
+class ReplicatedFile:
+    """A table of the broker that is kept in the group's log: what is stored is proposed, what is loaded is decided."""
+
+    def __init__(self, node: MemberNode, name: str, local: ConfigFile) -> None:
+        self._node = node
+        self._name = name
+        self._local = local
+        self._loop = asyncio.get_running_loop()
+
+    def load(self) -> Any | None:
+        """The table as the log has it; what the local file holds when the log has none."""
+        found = self._node.tables.get(self._name)
+        return self._local.load() if found is None else found[1].value
+
+    def store(self, value: Any) -> None:
+        """Put the table into the log and into the local file. Called in a thread; blocks for two syncs."""
+        self._loop.call_soon_threadsafe(self._node.propose_table, self._name, json.loads(json.dumps(value)))
+        self._local.store(value)
+
+
+class MemberProcess:
+    """See the module's text."""
+
+    def __init__(self, settings: Settings, membership: Membership, *, clock: Clock | None = None) -> None:
+        if membership.node not in membership.peers:
+            raise ConfigError("--node", membership.node, f"one of {', '.join(membership.peers)}")
+        self._membership = membership
+        self._clock = clock or SystemClock()
+        self.settings = dataclasses.replace(
+            settings,
+            server=dataclasses.replace(settings.server, amqp_port=-1, stop_timeout_ms=STOP_MS),
+            broker=dataclasses.replace(
+                settings.broker, broker_name=membership.group, offsets_flush_interval_ms=TABLES_INTERVAL_MS
+            ),
+            store=dataclasses.replace(settings.store, flush_mode=FlushMode.SYNC),
+            retention=dataclasses.replace(settings.retention, file_reserved_hours=KEEP_HOURS, clean_forcibly=False),
+        )
+        self.server: Server | None = None
+        self._wanted = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.node: MemberNode | None = None
+        self._store: MemberStore | None = None
+
+    async def start(self) -> None:
+        """Open the store and take part. Blocks while the store recovers. Raises StrataError."""
+        raise_file_limit()
+        membership, settings = self._membership, self.settings
+        host, _, port = membership.peers[membership.node].rpartition(":")
+        sock = bind(host, int(port), "--peers")
+        try:
+            address = encode_host(advertised_host(settings.server.host, settings.broker.advertised_host), 0)
+            opened = MemberStore.open(
+                settings.data_dir,
+                settings.store,
+                clock=self._clock,
+                store_host=address,
+                delay_levels=settings.broker.delay_levels,
+            )
+            assert isinstance(opened, MemberStore)
+            self._store = opened
+            self.node = MemberNode(
+                node=membership.node,
+                group=membership.group,
+                peers=membership.peers,
+                store=opened,
+                host=address,
+                clock=self._clock,
+                times=membership.times,
+                on_serving=self._serving_changed,
+                on_arrivals=self._arrived,
+            )
+            await self.node.start(sock)
+        except BaseException:
+            sock.close()
+            if self._store is not None:
+                self._store.close()
+            raise
+        self._task = asyncio.create_task(self._follow_role())
+
+    def _serving_changed(self, serves: bool, term: int) -> None:
+        self._wanted = term if serves else 0
+        self._changed.set()
+
+    def _arrived(self, arrivals: Sequence[Arrival]) -> None:
+        if self.server is not None:
+            self.server.arrived(arrivals)
+
+    async def _follow_role(self) -> None:
+        """Start and stop the server, one after the other, as the role says."""
+        running = 0
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while running != self._wanted:
+                if running:
+                    await self._stop_server()
+                    running = 0
+                    continue
+                term = self._wanted
+                try:
+                    await self._start_server(term)
+                    running = term
+                except (StrataError, OSError) as error:
+                    _log.error("cannot serve in term %d, trying again: %s", term, error)
+                    await asyncio.sleep(START_RETRY_S)
+
+    async def _start_server(self, term: int) -> None:
+        server = Server(
+            self.settings,
+            clock=self._clock,
+            open_store=self._lend_store,
+            open_file=self._open_file,
+            state_version=term,
+        )
+        self.server = server
+        try:
+            await server.start()
+        except BaseException:
+            self.server = None
+            raise
+
+    async def _stop_server(self) -> None:
+        server, self.server = self.server, None
+        if server is not None:
+            try:
+                await server.stop()
+            except StrataError as error:
+                _log.error("not everything could be written: %s", error)
+
+    def _open_file(self, name: str) -> SavedValue:
+        assert self.node is not None
+        return ReplicatedFile(self.node, name, ConfigFile(str(self.settings.data_dir / "config" / name)))
+
+    def _lend_store(self, directory: Path, config: Any, *, store_host: bytes, **_: Any) -> OpenedStore:
+        """The member's own store, which outlives the server."""
+        assert self.node is not None
+        assert self._store is not None
+        self._store.set_store_host(store_host)
+        committer = self.node.committer
+        if committer is None:
+            raise ConfigError("role", "follower", "a leader serves")
+
+        async def close_committer() -> None:
+            return
+
+        return OpenedStore(self._store, committer, close_committer, lambda: None)
+
+    async def stop(self) -> None:
+        """Hand leadership on when somebody can take it, then take everything down in order."""
+        node, store = self.node, self._store
+        if node is None or store is None:
+            return
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._stop_server()
+        await self._hand_over(node)
+        await node.close()
+        store.close()
+
+    async def _hand_over(self, node: MemberNode) -> None:
+        core = node.core
+        others = [m.node for m in core.config.voters if m.node != core.node]
+        best = max(others, key=lambda name: node.status()["followers"].get(name, {}).get("match", 0), default="")
+        if best and core.transfer(best):
+            node.changed()
+            for _ in range(50):
+                if not core.is_leader:
+                    return
+                await asyncio.sleep(0.02)
+
+    def addresses(self) -> dict[str, str]:
+        """What the ready file says."""
+        return {"peer": self._membership.peers[self._membership.node], "node": self._membership.node}
+
+
+async def serve_member(settings: Settings, membership: Membership, *, ready_file: Path | None = None) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order."""
+    wanted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wanted.set)
+    process = MemberProcess(settings, membership)
+    await process.start()
+    try:
+        if ready_file is not None:
+            replace_file(str(ready_file), json.dumps(process.addresses()).encode() + b"\n")
+        await wanted.wait()
+    finally:
+        if ready_file is not None:
+            remove_ready_file(ready_file)
+        await process.stop()
