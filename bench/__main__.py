@@ -27,6 +27,7 @@ SUITES = {
     "recovery": "restart after kill -9 with 10 GiB of log against RocketMQ",
     "cleaning": "latency of sends while ten files of the log are deleted against without",
     "memory": "the broker's own memory with a large store and many connections",
+    "tier": "the cold tier: sealing, reading back, against raw copies, local files, Parquet",
     "timers": "a million messages waiting for their time against a heap in memory",
 }
 

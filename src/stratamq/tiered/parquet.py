@@ -38,7 +38,7 @@ from stratamq.formats.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from stratamq.tiered.backend import Backend, put_checked
 from stratamq.tiered.joining import flat_blocks, read_index
 
-ROWS_A_GROUP: Final = 4_096
+ROWS_A_GROUP: Final = 1_024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """A row group is closed when it has so many rows or bytes of records."""
 _TIME: Final = pa.timestamp("ms", tz="UTC")
