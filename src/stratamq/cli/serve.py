@@ -123,8 +123,14 @@ def broker_options(function: Callable[..., None]) -> Callable[..., None]:
 @process_options
 @click.option("--namesrv-port", type=click.IntRange(0, 65535), help="Name server; 0 picks a free one.  [default: 9876]")
 @broker_options
+@click.option("--replicas", type=click.Choice(["3", "5"]), help="Run a group of so many brokers that elect a leader.")
 def serve(
-    data_dir: Path | None, ready_file: Path | None, config_file: Path | None, log_level: str, **flags: Any
+    data_dir: Path | None,
+    ready_file: Path | None,
+    config_file: Path | None,
+    log_level: str,
+    replicas: str | None,
+    **flags: Any,
 ) -> None:
     """Run a broker with its name server until SIGTERM or Ctrl-C.
 
@@ -132,6 +138,12 @@ def serve(
     data directory.
     """
     set_up_logging(log_level)
+    if replicas is not None:
+        from stratamq.server.replicas import serve_replicas
+
+        settings = read_settings(None, data_dir=data_dir, flags=flags)
+        asyncio.run(serve_replicas(settings, int(replicas), ready_file=ready_file))
+        return
     run("serve", flags, data_dir=data_dir, ready_file=ready_file, config_file=config_file)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from stratamq.errors import FlowControlled, MessageRefused, StoreError
 from stratamq.logstore.types import Appended, Message, PutDone, PutResult, PutStatus
+from stratamq.replication.control import CONTROL_TOPIC
 from stratamq.replication.core import RaftCore
 from stratamq.replication.log_store import MemberStore
 
@@ -52,6 +53,9 @@ class MemberCommitter:
             leader = self._core.leader
             hint = f"; the leader is {leader}" if leader and leader != self._core.node else ""
             done(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, (), f"this broker does not lead its group now{hint}"))
+            return
+        if any(message.topic == CONTROL_TOPIC for message in messages):
+            done(PutResult(PutStatus.MESSAGE_ILLEGAL, (), f"topic {CONTROL_TOPIC} belongs to the group itself"))
             return
         if self._store.pending_bytes > self._store.config.pending_bytes_max:
             done(PutResult(PutStatus.OS_PAGE_CACHE_BUSY, (), "too much waits for a majority of the group"))

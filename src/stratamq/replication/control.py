@@ -13,7 +13,7 @@ from stratamq.errors import CorruptionError
 from stratamq.logstore.types import Message
 from stratamq.replication.members import Config, Control, Member
 
-CONTROL_TOPIC: Final = "STRATAMQ_RAFT"
+CONTROL_TOPIC: Final = "rmq_sys_STRATAMQ_RAFT"
 BODY_BYTES_MAX: Final = 3 * 1024 * 1024
 
 

@@ -1,0 +1,136 @@
+"""A whole replication group on one machine: a name server in this process, each member in one of its own.
+
+For trying groups out, and for a machine whose disks fail one by one and not all at once. A member that ends by itself
+is started again after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from stratamq.files.durable import replace_file
+from stratamq.server.lifecycle import Settings, remove_ready_file
+from stratamq.server.namesrv_process import NameServerProcess
+
+_log = logging.getLogger(__name__)
+PAUSE_S: Final = 2.0
+STOP_S: Final = 20.0
+PORTS_APART: Final = 10
+PEER_PORT_ABOVE: Final = 5
+"""A member's port for the others is its broker port plus so much."""
+GROUP: Final = "replicas"
+
+
+class Replicas:
+    """``count`` members below one data directory: ``n1``, ``n2``, ... and ``names``."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        self._settings = settings
+        self._count = count
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._names: NameServerProcess | None = None
+        self._is_stopping = False
+        self.peers: dict[str, str] = {}
+        self.brokers: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Start the name server, then every member. Raises PortUnusable."""
+        settings = self._settings
+        host = settings.server.host
+        server = replace(settings.server, stop_timeout_ms=1_000)
+        self._names = NameServerProcess(server, settings.data_dir / "names")
+        await self._names.start()
+        for number in range(1, self._count + 1):
+            first = settings.server.broker_port
+            port = first + (number - 1) * PORTS_APART if first else free_port(host)
+            self.brokers[f"n{number}"] = f"{host}:{port}"
+            self.peers[f"n{number}"] = f"{host}:{port + PEER_PORT_ABOVE if first else free_port(host)}"
+        for node in self.brokers:
+            self._tasks.append(asyncio.create_task(self._keep(node)))
+
+    @property
+    def namesrv(self) -> str:
+        """Where clients ask for routes."""
+        return "" if self._names is None else self._names.address
+
+    async def _keep(self, node: str) -> None:
+        """Run one member, again and again."""
+        number = int(node[1:])
+        settings = self._settings
+        http = settings.server.http_port
+        arguments = [
+            "broker",
+            f"--data-dir={settings.data_dir / node}",
+            f"--host={settings.server.host}",
+            f"--broker-port={self.brokers[node].rpartition(':')[2]}",
+            f"--http-port={http + number - 1 if http else 0}",
+            f"--namesrv={self.namesrv}",
+            f"--group={GROUP}",
+            f"--node={node}",
+            "--peers=" + ",".join(f"{name}={address}" for name, address in self.peers.items()),
+        ]
+        while not self._is_stopping:
+            child = await asyncio.create_subprocess_exec(sys.executable, "-m", "stratamq.cli.main", *arguments)
+            self._children[node] = child
+            code = await child.wait()
+            if self._has_to_stop():
+                return
+            _log.error("member %s has ended with code %d and is started again", node, code)
+            await asyncio.sleep(PAUSE_S)
+
+    def _has_to_stop(self) -> bool:
+        return self._is_stopping
+
+    async def stop(self) -> None:
+        """Stop every member in order, then the name server."""
+        self._is_stopping = True
+        for child in self._children.values():
+            if child.returncode is None:
+                child.send_signal(signal.SIGTERM)
+        running = [child.wait() for child in self._children.values()]
+        try:
+            await asyncio.wait_for(asyncio.gather(*running), STOP_S)
+        except TimeoutError:
+            for child in self._children.values():
+                if child.returncode is None:
+                    child.kill()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._names is not None:
+            await self._names.stop()
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+async def serve_replicas(settings: Settings, count: int, *, ready_file: Path | None = None) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order."""
+    wanted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wanted.set)
+    replicas = Replicas(settings, count)
+    await replicas.start()
+    try:
+        if ready_file is not None:
+            found = {"namesrv": replicas.namesrv, "brokers": replicas.brokers, "peers": replicas.peers}
+            replace_file(str(ready_file), json.dumps(found).encode() + b"\n")
+        await wanted.wait()
+    finally:
+        if ready_file is not None:
+            remove_ready_file(ready_file)
+        await replicas.stop()
