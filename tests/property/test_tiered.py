@@ -35,7 +35,7 @@ POLICY = TieredConfig(
     expire_interval_ms=10_000,
 )
 SETTLE_S = 200
-few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def new_world(**arguments) -> World:
@@ -199,7 +199,7 @@ class Tier(RuleBasedStateMachine):
 
 TestTier = Tier.TestCase
 TestTier.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -453,7 +453,7 @@ def run_inline_from(work) -> None:
 # --- P8 ---
 
 
-@few
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(offsets=st.lists(st.integers(0, 79), min_size=1, max_size=10), house=st.lists(st.booleans(), max_size=6))
 def test_p8_a_reader_with_an_old_manifest_gets_the_right_bytes(offsets, house):
     world = new_world(policy=POLICY)
@@ -519,7 +519,7 @@ def test_p10_any_size_is_tiered(sizes):
 # --- P11 ---
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["produce", "future", "back", "forth"]), st.integers(1, 50)), min_size=1, max_size=15

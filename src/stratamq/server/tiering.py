@@ -74,13 +74,18 @@ class Tiering:
             except Exception:
                 _log.exception("looking for what the cold tier has to do failed")
 
-    def look(self, *, drain: bool = False) -> int:
-        """Begin all work that is due; returns how much is under way."""
-        for work in self.service.due(drain=drain, running=len(self._rounds)):
+    def look(self, *, again: bool = False) -> int:
+        """Begin what is due; returns how much is under way. ``again``: some work has ended, and others wait for it."""
+        for work in self.service.due(running=len(self._rounds), look=not again):
             task = self._loop.create_task(self._drive(work))
             self._rounds.add(task)
-            task.add_done_callback(self._rounds.discard)
+            task.add_done_callback(self._ended)
         return len(self._rounds)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._rounds.discard(task)
+        if not self._is_closing:
+            self.look(again=True)
 
     async def _drive(self, work: Work[None]) -> None:
         try:

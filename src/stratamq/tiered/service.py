@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
@@ -137,6 +138,8 @@ class TierService:
         self._is_collecting = False
         self._collected_ms = clock.monotonic_ms()
         self._burials: set[Lifetime] = set()
+        self._ready: OrderedDict[Key, None] = OrderedDict()
+        """Queues with something to do that wait for their turn."""
         self.tier = Tier(
             opened.backend,
             opened.catalogue,
@@ -163,10 +166,12 @@ class TierService:
 
     # --- who has something to do --------------------------------------------------------------------------------------
 
-    def due(self, *, drain: bool = False, running: int = 0) -> list[Work[None]]:
+    def due(self, *, drain: bool = False, running: int = 0, look: bool = True) -> list[Work[None]]:
         """Work to be driven now, all of it, each beside the others; with those that run no more than ``uploads_max``.
 
-        Asked often enough (each second), whatever waits is found here by itself (I12). Cost: about 2 us a queue.
+        Asked often enough (each second), whatever waits is found here by itself (I12). When some work has ended, ask
+        for more without ``look``: then only those come that were found and had to wait for their turn. They come in the
+        order in which they were found. Cost of a look: about 4 us a queue.
         """
         if self.failure or self._clock.monotonic_ms() < self._pause_until:
             return []
@@ -179,20 +184,32 @@ class TierService:
         found: list[Work[None]] = []
         if self._burials and room > 0:
             found.append(self._guarded(None, self._bury()))
-        for key in {**dict.fromkeys(self._local.keys()), **dict.fromkeys(self.manifests)}:
-            if len(found) >= room:
-                return found
-            owner = self.owners.get(key) or self._new_owner(key)
-            if owner is None:
-                continue
-            may_seal = self.is_tiered(key[0])
-            if owner.is_due(may_seal=may_seal, drain=drain):
+        if look:
+            self._look(drain)
+        while self._ready and len(found) < room:
+            key = self._ready.popitem(last=False)[0]
+            owner, may_seal = self.owners.get(key), self.is_tiered(key[0])
+            if owner is not None and owner.is_due(may_seal=may_seal, drain=drain):
                 owner.is_running = True
                 found.append(self._guarded(owner, owner.round(may_seal=may_seal, drain=drain)))
-        if not found and not running and self._clock.monotonic_ms() - self._collected_ms >= LITTER_INTERVAL_MS:
+        if look and not found and not running and self._litter_due():
             self._collected_ms = self._clock.monotonic_ms()
             found.append(self._guarded(None, self._collect()))
         return found
+
+    def _look(self, drain: bool) -> None:
+        """Find the queues that have something to do; those found before keep their place."""
+        for key in {**dict.fromkeys(self._local.keys()), **dict.fromkeys(self.manifests)}:
+            owner = self.owners.get(key) or self._new_owner(key)
+            if (
+                owner is not None
+                and key not in self._ready
+                and owner.is_due(may_seal=self.is_tiered(key[0]), drain=drain)
+            ):
+                self._ready[key] = None
+
+    def _litter_due(self) -> bool:
+        return self._clock.monotonic_ms() - self._collected_ms >= LITTER_INTERVAL_MS
 
     def is_tiered(self, topic: str) -> bool:
         """Whether a topic's new messages go to the tier."""

@@ -8,6 +8,7 @@ from stratamq.config import TieredConfig
 from stratamq.errors import BackendError, TierError
 from stratamq.formats import cold_names as names
 from stratamq.tiered.backend import PrefixedBackend
+from stratamq.tiered.owner import run_inline
 from stratamq.tiered.planning import HOUR_MS
 from stratamq.tiered.service import open_tier
 from tests.unit.tiered.world import BROKER, FakeLocal, World, drive_to
@@ -394,6 +395,25 @@ def test_a_join_by_somebody_else_is_taken_over(world):
     with pytest.raises(TierError, match="not in its newest"):
         commit_join(world.objects, head.life, head.segments[1:3], new, name="job", now_ms=5, grace_ms=10)
     assert world.service.tier.counters["conflicts"] == 1
+
+
+def test_all_queues_get_their_turn_in_the_order_they_were_found(tmp_path):
+    world = World(tmp_path, policy=TieredConfig(uploads_max=2, compact=False))
+    world.tick()
+    keys = [(f"T{n}", 0) for n in range(7)]
+    for key in keys:
+        world.local.produce(key, 3)
+    done = []
+    works = world.service.due(drain=True)
+    while works:
+        assert len(works) <= 2
+        for work in works:
+            run_inline(work)
+        done += [key for key in keys if key in world.service.manifests and key not in done]
+        works = world.service.due(drain=True, look=False)
+    assert done == keys
+    assert all(world.service.manifests[key].end == 3 for key in keys)
+    world.close()
 
 
 def test_two_roots_in_one_backend_do_not_see_each_other(world):

@@ -152,10 +152,14 @@ class World:
 
     def tick(self, *, drain: bool = False) -> int:
         """What a broker does each second; returns how many rounds ran."""
+        count = 0
         works = self.service.due(drain=drain)
-        for work in works:
-            run_inline(work)
-        return len(works)
+        while works:
+            for work in works:
+                run_inline(work)
+            count += len(works)
+            works = self.service.due(drain=drain, look=False)
+        return count
 
     def settle(self, *, drain: bool = True, rounds: int = 20) -> None:
         """Run until nothing is due."""
