@@ -33,7 +33,7 @@ class BrokerStreams:
         self._broker = broker
 
     def ensure(self, topic: str) -> None:
-        if is_system_topic(topic):
+        if is_system_topic(topic) or topic in self._broker.own_topics:
             raise AmqpError(ACCESS_REFUSED, f"topic {topic} belongs to the broker, it cannot be a stream")
         config = self._broker.topics.ensure(topic, queues=1, perm=PERM_READ | PERM_WRITE)
         if config.queues != 1:

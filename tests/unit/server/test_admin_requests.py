@@ -399,3 +399,13 @@ def test_settings_that_may_not_change_do_not(harness, text, code):
     assert harness.ask(26).body == before
     assert harness.broker.config == BrokerConfig()
     assert read_kept(harness.live._path) == {}
+
+
+@pytest.mark.parametrize(
+    "topic", ["SCHEDULE_TOPIC_XXXX", "TBW102", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", ""]
+)
+def test_topics_of_the_broker_itself_cannot_be_deleted(harness, topic):
+    before = harness.broker.topics.configs().keys()
+    answer = harness.ask(215, {"topic": topic})
+    assert answer.code == 29
+    assert harness.broker.topics.configs().keys() == before

@@ -101,9 +101,9 @@ class TopicChangeRequests:
         topic = _read_delete(header).topic
         if not topic:
             raise TopicRefused("the topic is empty")
-        if is_system_topic(topic):
-            raise TopicRefused(f"topic {topic} belongs to the broker")
         broker = self._broker
+        if is_system_topic(topic) or topic in broker.own_topics:
+            raise TopicRefused(f"topic {topic} belongs to the broker")
         for name in self._pop_retry_topics(topic):
             broker.delete_topic(name)
         broker.delete_topic(topic)
