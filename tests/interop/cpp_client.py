@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from typing import Any
 
 _lock = threading.Lock()
@@ -82,6 +83,31 @@ def produce(options: dict[str, Any]) -> None:
     say(done=True)
 
 
+def stream(options: dict[str, Any]) -> None:
+    """Send one message after the other until a line comes on stdin; print each that was acknowledged, and when."""
+    from rocketmq.client import Producer
+
+    producer = Producer(options.get("group", "producers"))
+    producer.set_namesrv_addr(options["namesrv"])
+    producer.set_timeout(1_000)
+    producer.start()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+    say(started=True)
+    number = 0
+    while not ended.is_set():
+        number += 1
+        body = f"{options.get('prefix', 'm')}-{number}"
+        try:
+            result = producer.send_sync(message(options["topic"], {"body": body}))
+            say(acked=body, status=int(result.status), at=time.monotonic())
+        except Exception as error:
+            say(failed=body, error=str(error), at=time.monotonic())
+        ended.wait(options.get("pause", 0.01))
+    producer.shutdown()
+    say(done=True)
+
+
 def consume(options: dict[str, Any]) -> None:
     """Subscribe and print every message; fail those whose body is listed in ``fail`` on their first try."""
     from rocketmq.client import PushConsumer
@@ -132,4 +158,4 @@ def pull(options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"produce": produce, "consume": consume, "pull": pull}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"produce": produce, "stream": stream, "consume": consume, "pull": pull}[sys.argv[1]](json.loads(sys.argv[2]))
