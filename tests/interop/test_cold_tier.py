@@ -7,13 +7,16 @@ import shutil
 import pytest
 
 from stratamq.cli.main import main
+from stratamq.config import TieredConfig
 from stratamq.errors import TierError
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.tiered import commits
-from stratamq.tiered.folder import FolderBackend
+from stratamq.tiered.backend import PrefixedBackend, open_backend
 from tests.interop.cpp_world import World, bodies, without_client
+from tests.unit.tiered.conftest import s3_config as s3_config
+from tests.unit.tiered.conftest import s3_endpoint as s3_endpoint
 
-pytestmark = [pytest.mark.interop, pytest.mark.quick, without_client]
+pytestmark = [pytest.mark.interop, without_client]
 
 CONF = """
 mappedFileSizeCommitLog=65536
@@ -22,13 +25,20 @@ tieredStoreGroupCommitTimeout=500
 """
 
 
-@pytest.fixture
-def tiered(tmp_path):
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.quick), "s3"])
+def tiered(request, tmp_path):
+    text = CONF
+    if request.param == "s3":
+        policy = request.getfixturevalue("s3_config")
+        text += f"objectStoreEndpoint={policy.endpoint}\ntier_region={policy.region}\n"
+        text += f"objectStoreAccessKey={policy.access_key}\nobjectStoreSecretKey={policy.secret_key}\n"
+    else:
+        policy = TieredConfig(url=f"file://{tmp_path}/cold")
     conf = tmp_path / "broker.conf"
-    conf.write_text(CONF)
-    world = World(tmp_path, f"--config={conf}", f"--tier=file://{tmp_path}/cold", "--amqp-port=-1")
+    conf.write_text(text)
+    world = World(tmp_path, f"--config={conf}", f"--tier={policy.url}", "--amqp-port=-1")
     world.broker.start()
-    yield world, FolderBackend(str(tmp_path / "cold" / "broker-a"))
+    yield world, PrefixedBackend(open_backend(policy), "broker-a")
     world.close()
 
 

@@ -175,11 +175,18 @@ class QueueOwner:
         if head.manifest.epoch < tier.writer.epoch:
             yield from self._commit(planning.succeed(head.manifest, tier.writer, tier.clock.wall_ms()))
         else:
-            self._learn(head.manifest)
+            found = head.manifest
+            yield lambda: tier.catalogue.put(found)
+            self._learn(found)
 
     def _commit(self, manifest: Manifest) -> Work[None]:
         tier = self._tier
-        yield lambda: commits.commit(tier.backend, manifest)
+
+        def work() -> None:
+            commits.commit(tier.backend, manifest)
+            tier.catalogue.put(manifest)
+
+        yield work
         now = tier.clock.monotonic_ms()
         if manifest.version and now - self._confirmed_ms > tier.policy.delete_grace_ms // 2 and self._confirmed_ms:
             # So long after the last look the versions in between may be gone again, and ours went into the hole.
@@ -191,7 +198,6 @@ class QueueOwner:
     def _learn(self, manifest: Manifest) -> None:
         self.manifest = self.known = manifest
         self._confirmed_ms = self._tier.clock.monotonic_ms()
-        self._tier.catalogue.put(manifest)
         self._tier.on_commit(manifest)
 
     # --- sealing and uploading --------------------------------------------------------------------------------------
