@@ -72,10 +72,12 @@ class RetentionService:
         probe: DiskProbe | None = None,
         filesystem: FileSystem | None = None,
         keep_from: Callable[[], int | None] | None = None,
+        is_tiered: Callable[[str], bool] = lambda topic: False,
     ) -> None:
         """Args:
         offsets: Next offset of each group in each queue, as it is now.
         keep_from: How far the cold tier has copied the log; None without one.
+        is_tiered: Whether consumers read a topic's messages from the cold tier when the files are gone.
         """
         self.policy = policy
         self.state = RetentionState()
@@ -94,6 +96,7 @@ class RetentionService:
         self._probe = probe or LocalDiskProbe()
         self._fs = filesystem or LocalFileSystem()
         self._keep_from = keep_from or (lambda: None)
+        self._is_tiered = is_tiered
         self._newest_ms: dict[int, int] = {}
         self._unlinked: list[tuple[weakref.ref[Any], int]] = []
         self._derived_failures: dict[str, Failure] = {}
@@ -209,6 +212,8 @@ class RetentionService:
             return False
         losses: list[Loss] = []
         keys, end = list(self._reader.keys()), decision.base + log.file_bytes
+        if not decision.leaves_gap:
+            keys = [key for key in keys if not self._is_tiered(key[0])]
         for number, lost in enumerate(loss_ranges(self._reader, keys, self._offsets(), decision.base, end)):
             if lost is not None:
                 losses.append(measure_loss(self._reader, lost))

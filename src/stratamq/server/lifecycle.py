@@ -274,6 +274,7 @@ class Server:
             self.clock,
             delays=lambda: self.broker.delays.as_json(),
             keep_from=None if self.tiering is None else self.tiering.service.keep_from,
+            is_tiered=(lambda topic: False) if self.tiering is None else self.tiering.keeps,
         )
         if settings.broker.timer_wheel:
             self.broker.timers.attach(open_timer(settings), self.clock.wall_ms(), self.broker.topics.names())

@@ -32,15 +32,23 @@ def retention_of(
     delays: Callable[[], Any] = dict,
     probe: DiskProbe | None = None,
     keep_from: Callable[[], int | None] | None = None,
+    is_tiered: Callable[[str], bool] = lambda topic: False,
 ) -> RetentionService | None:
     """Retention for a broker's store; None for one that has no files.
 
-    ``delays`` gives what ``delayOffset.json`` would hold now, ``keep_from`` from where on the cold tier lacks the log.
+    ``delays`` gives what ``delayOffset.json`` would hold now, ``keep_from`` from where on the cold tier lacks the log,
+    ``is_tiered`` whether it keeps a topic.
     """
     if not isinstance(store, LogStore):
         return None
     return RetentionService(
-        store, policy, clock=clock, offsets=offsets_of(offsets, delays), probe=probe, keep_from=keep_from
+        store,
+        policy,
+        clock=clock,
+        offsets=offsets_of(offsets, delays),
+        probe=probe,
+        keep_from=keep_from,
+        is_tiered=is_tiered,
     )
 
 

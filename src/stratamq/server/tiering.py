@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock
-from stratamq.config import BrokerConfig, TieredConfig
+from stratamq.config import BrokerConfig, TieredConfig, TieredLevel
 from stratamq.logstore.store import LogStore
 from stratamq.tiered.local import LogQueues
 from stratamq.tiered.offline import FOLDER
@@ -64,6 +64,10 @@ class Tiering:
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
         self.store = TieredStore(store, self.service, policy, self._spawn)
+
+    def keeps(self, topic: str) -> bool:
+        """Whether consumers find a topic's messages in the tier when local files are gone."""
+        return self.store.policy.level is not TieredLevel.DISABLE and self.service.is_tiered(topic)
 
     async def run(self) -> None:
         """Look for work each second, until cancelled."""

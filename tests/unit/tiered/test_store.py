@@ -53,6 +53,7 @@ class Both:
             offsets=dict,
             probe=self.probe,
             keep_from=self.service.keep_from,
+            is_tiered=self.service.is_tiered,
         )
 
     def with_level(self, level: TieredLevel) -> TieredStore:
@@ -363,6 +364,14 @@ def test_local_files_wait_for_the_tier(both):
     assert read_everything(both.store) == expected(60)
 
 
+def test_what_the_tier_has_is_not_said_to_be_lost(both):
+    both.fill(60)
+    both.tier_all()
+    both.clean()
+    assert both.retention.deleted_files > 0
+    assert both.retention.lost == {}
+
+
 def test_an_operator_may_allow_a_gap_and_it_is_recorded(tmp_path):
     both = Both(tmp_path, retention=RetentionConfig(cold_gap_allowed=True))
     both.fill(20)
@@ -372,6 +381,7 @@ def test_an_operator_may_allow_a_gap_and_it_is_recorded(tmp_path):
     both.probe.percent = 88
     both.clean(1)
     assert both.retention.gaps
+    assert sum(messages for messages, _ in both.retention.lost.values()) > 0
     both.backend.is_down = False
     both.clock.advance(120_000)
     both.tier_all()
