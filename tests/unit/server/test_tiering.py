@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import urllib.request
 
 import pytest
@@ -190,6 +191,54 @@ async def test_a_tier_that_cannot_be_reached_at_the_first_start_is_said(tmp_path
     made = server(tmp_path)
     with pytest.raises(TierError, match=r"File exists|Not a directory"):
         await made.start()
+
+
+async def test_a_slow_backend_holds_nobody_up(tmp_path, monkeypatch):
+    released, waiting = threading.Event(), threading.Event()
+    put_new = FolderBackend.put_new
+
+    def slow(self, name, parts):
+        if name.endswith(".seg"):
+            waiting.set()
+            assert released.wait(20)
+        put_new(self, name, parts)
+
+    monkeypatch.setattr(FolderBackend, "put_new", slow)
+    made = server(tmp_path)
+    await made.start()
+    try:
+        made.broker.topics.ensure("T", queues=1)
+        put(made.tiering.store.local, message(b"x"))
+        await wait_for(waiting.is_set)
+        assert "ok" in await asyncio.to_thread(ask, made.addresses.http, "/healthz")
+        assert made.broker.store.get("T", 0, 0, 1).message_count == 1
+        assert made.tiering.service.manifests["T", 0].end == 0
+        released.set()
+        await wait_for(lambda: made.tiering.service.manifests["T", 0].end == 1)
+    finally:
+        released.set()
+        await made.stop()
+
+
+async def test_an_operator_deletes_a_topic_in_both_tiers(tmp_path):
+    made = server(tmp_path)
+    await made.start()
+    try:
+        made.broker.topics.ensure("T", queues=1)
+        put(made.tiering.store.local, message(b"x"))
+        service = made.tiering.service
+        await wait_for(lambda: ("T", 0) in service.manifests and service.manifests["T", 0].end == 1)
+        made.broker.delete_topic("T")
+        backend = FolderBackend(str(tmp_path / "cold" / "broker-a"))
+        await wait_for(lambda: not commits.find_all(backend).manifests)
+    finally:
+        await made.stop()
+    again = server(tmp_path)
+    await again.start()
+    try:
+        assert again.broker.topics.find("T") is None
+    finally:
+        await again.stop()
 
 
 async def test_reads_run_in_threads_and_end_on_the_loop(tmp_path):

@@ -309,6 +309,33 @@ def test_litter_is_found_and_live_objects_are_not(world):
     assert world.stored(KEY) == local_records(world)
 
 
+def test_a_broker_looks_for_litter_once_a_day(world):
+    world.local.produce(KEY, 10)
+    world.settle()
+    name = "s/T/0/00000001/" + "0" * 20 + "-" + "0" * 20 + "-00000001-" + "0" * 28 + ".seg"
+    world.objects.put_new(name, [b"left over"])
+    world.clock.advance(23 * HOUR_MS)
+    world.settle()
+    assert world.objects.size(name) == 9
+    world.clock.advance(2 * HOUR_MS)
+    for _ in range(3):
+        world.tick()
+    assert world.objects.size(name) is None
+    assert world.stored(KEY) == local_records(world)
+
+
+def test_a_topic_may_say_how_long_it_is_kept(world):
+    world.local.produce(KEY, 10)
+    world.local.produce(("U", 0), 10)
+    hours = {"T": "5", "U": None}
+    world.service.close()
+    world.open(reserve_time=hours.get)
+    world.settle()
+    world.clock.advance(6 * HOUR_MS)
+    world.settle()
+    assert (world.manifest(KEY).start, world.manifest(("U", 0)).start) == (10, 0)
+
+
 def test_objects_of_a_deleted_queue_are_litter(world):
     world.local.produce(KEY, 10)
     world.settle()

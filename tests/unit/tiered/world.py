@@ -130,7 +130,7 @@ class World:
         self._chance += 1
         return hashlib.sha256(f"{self.name} {self._chance}".encode()).digest()[:count]
 
-    def open(self) -> None:
+    def open(self, **arguments) -> None:
         opened = open_tier(self.policy, str(self.directory), BROKER, self.clock, backend=self.backend)
         self.service = TierService(
             opened,
@@ -141,6 +141,7 @@ class World:
             own_names={BROKER},
             writer_name=self.name,
             chance=self.chance,
+            **arguments,
         )
 
     def close(self) -> None:
