@@ -153,11 +153,12 @@ class CommitLog:
     def zero_from(self, offset: int) -> int:
         """Make everything behind ``offset`` in its file zero, and remove later files. Returns how many bytes were not.
 
-        Holes are skipped, so this costs what really stands there. Nothing is synced.
+        Holes are skipped, so this costs what really stands there. Removals are synced, bytes are not.
         """
         base = self.base_of(offset)
-        for later in reversed([b for b in self.bases if b > base]):  # newest first: a crash leaves no gap
+        for later in reversed([b for b in self.bases if b > base]):
             self.remove(later)
+            self._fs.sync_directory(self.directory)  # newest first, one by one: no crash leaves a gap
         cleaned = 0
         if base in self.bases:
             cleaned = zero_file_from(self._fs, self._handle(base), offset - base, self.file_bytes)

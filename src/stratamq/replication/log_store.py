@@ -41,7 +41,8 @@ class MemberStore(LogStore):
     """See the module's text."""
 
     _held_back = 0
-    """Where the log ended at opening, while what recovery found is not all decided; else 0."""
+    """Up to here are units that no arrival will show when they are decided: recovery's, or those of a frame that was
+    cut in two. 0: none."""
 
     def read_records(self, start: int, limit: int, bytes_max: int) -> memoryview:
         """Whole records from ``start`` on: at least one, more up to ``bytes_max``, none behind ``limit``.
@@ -193,7 +194,10 @@ class MemberStore(LogStore):
         self._write_units(list(self._queues.waiting))
         shown = {queue: queue.visible_offset for queue in self._queues.values()}
         self._flushed = min(self._flushed, offset)
-        self._unseen = type(self._unseen)(entry for entry in self._unseen if entry[0] <= offset)
+        kept = [entry for entry in self._unseen if entry[0] <= offset]
+        if len(kept) < len(self._unseen) or self._held_back:
+            self._held_back = offset  # a frame may have held records on both sides of the cut
+        self._unseen = type(self._unseen)(kept)
         self.sync_checkpoint(self._checkpoint_token(everything=True, clean=False))
         try:
             self._log.zero_from(offset)
@@ -205,6 +209,8 @@ class MemberStore(LogStore):
                 if queue.max_physical_offset > offset:
                     queue.truncate(offset)
                     self._queues.note_changed(queue)
+                    if not queue.next_offset:
+                        queue.destroy()
                     queue.visible_offset = min(visible, queue.next_offset)
         except OSError as error:
             raise self._fail("cut", self._queues.directory, error) from error
