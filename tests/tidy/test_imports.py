@@ -27,6 +27,7 @@ HEAVY_ALLOWED = (
     "stratamq.pipeline",
     "stratamq.tiered.objects",
     "stratamq.tiered.parquet",
+    "stratamq.tiered.parquet_rows",
     "pyspark_stratamq",
 )
 HEAVY_ALLOWED_IN_FUNCTIONS = ("stratamq.cli",)

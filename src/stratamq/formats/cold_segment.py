@@ -35,6 +35,7 @@ import zstandard
 from stratamq.errors import BadLength, BadMagic, ChecksumMismatch, CorruptionError, MisplacedRecord
 from stratamq.formats import vector
 from stratamq.formats.java import hash_units, utf16_units
+from stratamq.formats.message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC
 from stratamq.formats.vector import Ints, byte_view
 from stratamq.formats.vector_keys import index_keys
 from stratamq.formats.vector_properties import clean_utf8, split_properties
@@ -61,6 +62,7 @@ KEY: Final = np.dtype([("hash", "<u4"), ("row", "<u4")])
 BLOCK_RAW_MAX: Final = 1024 * MiB
 """No block claims to be longer: what an index says is not believed without bounds."""
 KEYS_MAX: Final = 64_000_000
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _FILTER_BITS_A_KEY: Final = 10
 _FILTER_HASHES: Final = 7
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -127,18 +129,18 @@ def make_block(records: Sequence[Buffer], first: int, topic: str, *, path: str) 
     """
     data = b"".join(records)
     log = byte_view(data)
-    walked = vector.walk(log, 0, len(data), physical_base=-1)
-    if walked.stop != len(data) or not len(walked.positions):
-        raise BadLength(path, walked.stop, "a whole record", f"{len(data) - walked.stop} bytes")
-    checked = vector.check_records(log, walked.positions, end=len(data), physical_base=None)
+    positions, stop = _walk(data)
+    if stop != len(data) or not len(positions):
+        raise BadLength(path, stop, "a whole record", f"{len(data) - stop} bytes")
+    checked = vector.check_records(log, positions, end=len(data), physical_base=None)
     flawed = np.flatnonzero(checked.flaws != vector.OK)
     if flawed.size:
-        raise CorruptionError(path, int(walked.positions[flawed[0]]), "a record", "lengths that do not fit")
+        raise CorruptionError(path, int(positions[flawed[0]]), "a record", "lengths that do not fit")
     offsets = checked.heads["queue_offset"].astype(np.int64)
     wrong = np.flatnonzero(offsets != first + np.arange(len(offsets)))
     if wrong.size:
         row = int(wrong[0])
-        raise MisplacedRecord(path, int(walked.positions[row]), f"queue offset {first + row}", int(offsets[row]))
+        raise MisplacedRecord(path, int(positions[row]), f"queue offset {first + row}", int(offsets[row]))
     times = checked.heads["store_timestamp"].astype(np.int64)
     rows, hashes = _keys_of(log, checked.parts, topic)
     return RawBlock(data, first, len(offsets), int(times.min()), int(times.max()), hashes, rows)
@@ -282,8 +284,23 @@ def check_head(data: bytes, *, path: str) -> None:
 
 
 def record_positions(data: bytes) -> Ints:
-    """Where the records of a block begin."""
-    return vector.walk(byte_view(data), 0, len(data), physical_base=-1).positions
+    """Where the records of a block begin. About 200 ns a record."""
+    return _walk(data)[0]
+
+
+def _walk(data: bytes) -> tuple[Ints, int]:
+    """Where records begin, and where what looks like records ends. `vector.walk` is for logs, whose records say where
+    they lie; these lay elsewhere."""
+    found: list[int] = []
+    at, end = 0, len(data)
+    unpack = SIZE_AND_MAGIC.unpack_from
+    while at + RECORD_BYTES_MIN <= end:
+        size, magic = unpack(data, at)
+        if magic not in _MAGICS or size < RECORD_BYTES_MIN or at + size > end:
+            break
+        found.append(at)
+        at += size
+    return np.array(found, dtype=np.int64), at
 
 
 # --- the filter -------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from stratamq.formats.cold_segment import (
 )
 from stratamq.formats.message import MAGIC_V2, decode_record, head_struct
 from stratamq.formats.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
+from stratamq.tiered import parquet_rows
 from stratamq.tiered.backend import Backend, put_checked
 from stratamq.tiered.joining import flat_blocks, read_index
 
@@ -86,6 +87,10 @@ _REBUILD: Final = (
     "raw_properties",
     "record",
 )
+FOOTERS_MAX: Final = 64
+"""Footers that are kept decoded: some hundred kilobytes each."""
+_footers: Final[dict[str, Any]] = {}
+"""By name of the object, which is used once. Threads may find one missing; then they read it again."""
 _I16: Final = struct.Struct(">h")
 _NOT_PARQUET: Final = (pa.ArrowException, OSError, ValueError, TypeError, IndexError, OverflowError, struct.error)
 """What pyarrow, or putting records together, raises over damaged files."""
@@ -178,14 +183,28 @@ def parquet_of(blocks: Iterator[RawBlock], topic: str) -> tuple[bytes, bytes]:
         write_page_index=True,
     ) as writer:
         for block in regrouped(blocks):
-            positions = [*record_positions(block.data).tolist(), len(block.data)]
-            rows = [row_of(block.data[a:b]) for a, b in itertools.pairwise(positions)]
             before = sink.tell()
-            writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), row_group_size=len(rows))
+            writer.write_table(table_of_block(block.data, topic), row_group_size=block.messages)
             sizes.append(sink.tell() - before)
             index.add(block, len(sizes) - 1, sizes[-1])
     head = HEAD.pack(MAGIC, VERSION)
     return sink.getvalue(), head + index.encode(len(head))
+
+
+def table_of_block(data: bytes, topic: str) -> Any:
+    """The rows of a block of records; `records_of` gives exactly the block again."""
+    positions = record_positions(data)
+    table = parquet_rows.table_of(data, positions, topic, SCHEMA)
+    if table is None:
+        bounds = [*positions.tolist(), len(data)]
+        table = pa.Table.from_pylist([row_of(data[a:b]) for a, b in itertools.pairwise(bounds)], schema=SCHEMA)
+    return table
+
+
+def records_of(table: Any) -> bytes:
+    """The records of a table's rows, one after the other."""
+    fast = parquet_rows.records_of(table)
+    return b"".join(map(record_of, _rows(table))) if fast is None else fast
 
 
 def regrouped(blocks: Iterator[RawBlock]) -> Iterator[RawBlock]:
@@ -285,13 +304,15 @@ class _RangeFile(io.RawIOBase):
 def read_groups(backend: Backend, segment: Segment, index: SegmentIndex, numbers: Sequence[int]) -> list[bytes]:
     """The records of some row groups, each group as one block. Blocks. Raises CorruptionError."""
     try:
-        with pq.ParquetFile(
-            pa.PythonFile(_RangeFile(backend, segment.name, segment.bytes), mode="r"), pre_buffer=True
-        ) as file:
+        source = pa.PythonFile(_RangeFile(backend, segment.name, segment.bytes), mode="r")
+        with pq.ParquetFile(source, metadata=_footers.get(segment.name), pre_buffer=True) as file:
+            _footers[segment.name] = file.metadata
+            while len(_footers) > FOOTERS_MAX:
+                _footers.pop(next(iter(_footers)), None)
             found = []
             for number in numbers:
                 table = file.read_row_group(number, columns=list(_REBUILD))
-                found.append(b"".join(map(record_of, _rows(table))))
+                found.append(records_of(table))
     except _NOT_PARQUET as error:
         raise CorruptionError(segment.name, 0, "Parquet as it was written", str(error)[:200]) from error
     for number, data in zip(numbers, found, strict=True):

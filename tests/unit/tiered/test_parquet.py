@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from stratamq.config import TieredConfig
 from stratamq.errors import CorruptionError
+from stratamq.formats.cold_segment import record_positions
 from stratamq.formats.message import encode_host, encode_record
-from stratamq.tiered.parquet import record_of, row_of
+from stratamq.tiered import parquet_rows
+from stratamq.tiered.parquet import SCHEMA, record_of, records_of, row_of, table_of_block
 from tests.unit.tiered.test_owner import KEY, local_records
 from tests.unit.tiered.world import BROKER, World
 
@@ -67,6 +70,54 @@ def test_a_record_that_its_columns_do_not_give_is_kept_whole():
     wide[0:4] = len(wide).to_bytes(4, "big")
     row = row_of(bytes(wide))
     assert record_of(row) == bytes(wide)
+
+
+PROPERTIES = [
+    b"UNIQ_KEY\x01u1\x02KEYS\x01k\x02TAGS\x01t\x02custom\x01c\x02",
+    b"KEYS\x01only\x02",
+    b"",
+    b"\xff\xfe broken\x01v\x02",
+    "ä\x01ö\x02TAGS\x01ü\x02".encode(),
+    b"TAGS\x01\x02KEYS\x01a b\x02KEYS\x01c\x02",
+    b"no separator",
+]
+
+
+def block_of(records: list[bytes]) -> tuple[bytes, np.ndarray]:
+    data = b"".join(records)
+    return data, record_positions(data)
+
+
+def test_the_fast_way_says_what_the_plain_one_does():
+    rows = [
+        record(queue_offset=n, body=b"b" * n, properties=text, flag=n, reconsume_times=n, born_timestamp=n)
+        for n, text in enumerate(PROPERTIES * 3)
+    ]
+    data, positions = block_of(rows)
+    fast = parquet_rows.table_of(data, positions, "T", SCHEMA)
+    plain = pa.Table.from_pylist([row_of(one) for one in rows], schema=SCHEMA)
+    for name in SCHEMA.names:
+        assert fast.column(name).to_pylist() == plain.column(name).to_pylist(), name
+    assert parquet_rows.records_of(plain) == data
+    assert records_of(fast) == records_of(plain) == data
+
+
+@pytest.mark.parametrize("odd", [{"born_host": V6}, {"store_host": V6}, {"topic": b"t" * 200}, {"topic": b"U"}])
+def test_what_the_fast_way_does_not_take_goes_the_plain_one(odd):
+    rows = [record(queue_offset=0), record(queue_offset=1, **odd), record(queue_offset=2)]
+    data, positions = block_of(rows)
+    assert parquet_rows.table_of(data, positions, "T", SCHEMA) is None
+    table = table_of_block(data, "T")
+    assert table.num_rows == 3
+    assert records_of(table) == data
+
+
+def test_nulls_where_there_can_be_none_are_damage():
+    table = pa.Table.from_pylist([row_of(record())], schema=SCHEMA)
+    for name in ("body", "flag", "store_host"):
+        at = SCHEMA.get_field_index(name)
+        with pytest.raises(ValueError, match="nulls"):
+            records_of(table.set_column(at, name, pa.nulls(1, SCHEMA.field(name).type)))
 
 
 @pytest.fixture
