@@ -47,14 +47,15 @@ def free_ports(count: int) -> list[int]:
 class ReplicaGroup:
     """Members n1, n2, ... of group ``g1``, and a name server."""
 
-    def __init__(self, directory: Path, count: int = 3, *, dial: dict[tuple[str, str], str] | None = None) -> None:
+    def __init__(self, directory: Path, count: int = 3) -> None:
         self.directory = directory
         self.names = [f"n{number}" for number in range(1, count + 1)]
         ports = free_ports(2 * count + 1)
         self.namesrv = f"127.0.0.1:{ports[0]}"
         self.peers = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, ports[1:], strict=False)}
         self.broker_ports = dict(zip(self.names, ports[1 + count :], strict=True))
-        self.dial = dial or {}
+        self.dial: dict[tuple[str, str], str] = {}
+        """(from, to) -> where a member dials another instead of its own address."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._seen: dict[str, dict[str, Any]] = {}
 
@@ -92,6 +93,14 @@ class ReplicaGroup:
             f"--node={name}",
             "--peers=" + ",".join(f"{other}={address}" for other, address in peers.items()),
         )
+
+    def join(self, name: str) -> None:
+        """Start a node that is no member yet."""
+        peer, broker = free_ports(2)
+        self.names.append(name)
+        self.peers[name] = f"127.0.0.1:{peer}"
+        self.broker_ports[name] = broker
+        self.start(name)
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal; a kill waits for the end."""

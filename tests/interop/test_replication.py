@@ -13,6 +13,7 @@ import pytest
 
 from tests.interop.cpp_world import Client, without_client
 from tests.interop.replica_group import ReplicaGroup, wait_for
+from tests.interop.tcp_proxy import Proxy
 
 pytestmark = [pytest.mark.interop, without_client]
 TOPIC = "replicated"
@@ -106,6 +107,33 @@ def test_a_member_whose_disk_was_emptied_comes_back_as_a_voter(group: ReplicaGro
     finish(group, producer, consumer)
 
 
+def test_a_leader_that_is_cut_off_serves_no_more_and_loses_nothing(tmp_path: Path) -> None:
+    group = ReplicaGroup(tmp_path)
+    links = {(a, b): Proxy(group.peers[b]) for a in group.names for b in group.names if a != b}
+    group.dial = {link: proxy.address for link, proxy in links.items()}
+    try:
+        with group:
+            leader, producer, consumer = start_clients(group, tmp_path)
+            for _ in range(2):
+                around = [proxy for link, proxy in links.items() if leader in link]
+                for proxy in around:
+                    proxy.cut()
+                following = group.leader([name for name in group.names if name != leader])
+                wait_for(lambda: not group.status(leader)["serves"], "the old leader gives up")  # noqa: B023
+                warm_up(producer, 20)
+                for proxy in around:
+                    proxy.heal()
+                wait_for(lambda: group.status(leader).get("leader") == following, "the old leader follows")  # noqa: B023
+                leader = following
+            finish(group, producer, consumer)
+    finally:
+        for made in CLIENTS:
+            made.kill()
+        CLIENTS.clear()
+        for proxy in links.values():
+            proxy.close()
+
+
 def test_leadership_is_handed_over_and_back(group: ReplicaGroup, tmp_path: Path) -> None:
     leader, producer, consumer = start_clients(group, tmp_path)
     target = next(name for name in group.names if name != leader)
@@ -137,3 +165,19 @@ def test_a_consumer_goes_on_where_it_was(group: ReplicaGroup, tmp_path: Path) ->
     repeated = sent & {line.get("body") for line in again.lines}
     again.finish()
     assert not repeated, f"{len(repeated)} of {len(sent)} messages came again"
+
+
+def test_a_node_is_added_and_another_removed(group: ReplicaGroup, tmp_path: Path) -> None:
+    leader, producer, consumer = start_clients(group, tmp_path)
+    group.join("n4")
+    assert group.ask(leader, do="add", node="n4", address=group.peers["n4"]) == {"done": True}
+    wait_for(lambda: "n4" in group.status(leader)["voters"], "the new node votes")
+    gone = next(name for name in group.names if name not in (leader, "n4"))
+    wait_for(lambda: group.ask(leader, do="remove", node=gone) == {"done": True}, "a node is removed")
+    group.signal(gone, signal.SIGTERM)
+    group.names.remove(gone)
+    group.signal(leader, signal.SIGKILL)
+    warm_up(producer, 20)
+    group.start(leader)
+    finish(group, producer, consumer)
+    assert group.status(group.leader())["voters"] == sorted(group.names)

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from stratamq.config import FlushMode
 from stratamq.files.filesystem import FileSystem
+from stratamq.logstore.types import QueueKey
+from stratamq.replication.control import encode_deletion
 from stratamq.replication.log_store import MemberStore
+from stratamq.replication.store_log import StoreLog
 from stratamq.testing.clock import ManualClock
 from stratamq.testing.filesystem import FaultyFileSystem, SimulatedCrash
-from tests.unit.logstore.stores import STORE_HOST, abandon, contents, message, small_config
+from tests.unit.logstore.stores import HOST, STORE_HOST, abandon, contents, message, small_config
 
 CONFIG = small_config(flush_mode=FlushMode.SYNC, consume_queue_file_bytes=100)
 
@@ -145,6 +148,30 @@ def test_what_is_not_decided_is_not_shown(tmp_path):
     assert 0 < shown < len(ends(leader)) - 1
     member.decided(member.max_physical_offset)
     decide(leader)
+    assert contents(member) == contents(leader)
+    leader.close()
+    member.close()
+
+
+def test_a_deleted_topic_goes_at_the_same_place_everywhere(tmp_path):
+    leader, member = open_member(tmp_path / "leader"), open_member(tmp_path / "member")
+    clock = ManualClock()
+    log = StoreLog(leader, "n1", HOST, clock)
+    StoreLog(member, "n2", HOST, clock)
+    leader.on_delete = lambda topic: log.append_body(encode_deletion(topic))
+    for topic in ("kept", "gone", "gone"):
+        leader.append([message("before", topic=topic)])
+    leader.commit()
+    leader.delete_topic("gone")
+    leader.append([message("after", topic="gone")])
+    leader.commit()
+    follow(member, leader, random.Random(1), leader.max_physical_offset)
+    for store in (leader, member):
+        decide(store)
+        assert contents(store)[QueueKey("gone", 0)] == [b"after"]
+    assert contents(member) == contents(leader)
+    member.close()
+    member = open_member(tmp_path / "member")
     assert contents(member) == contents(leader)
     leader.close()
     member.close()

@@ -1,7 +1,7 @@
 """Control records: ordinary records of a system topic, whose body is JSON. Byte table: docs/formats/raft.md.
 
 Kinds: ``term`` starts a leader's term and names the members, ``members`` changes them, ``table`` holds one of the
-broker's tables (what else would be a file in ``config``).
+broker's tables (what else would be a file in ``config``), ``delete`` removes a topic's queues.
 """
 
 from __future__ import annotations
@@ -22,6 +22,17 @@ class Table(NamedTuple):
 
     name: str
     value: Any
+
+
+class Deletion(NamedTuple):
+    """The queues of a topic go, on every member at this place of the log."""
+
+    topic: str
+
+
+def encode_deletion(topic: str) -> bytes:
+    """Body of a record that deletes a topic's queues."""
+    return _encode({"kind": "delete", "topic": topic})
 
 
 def encode_members(term: int, leader: str, config: Config, start: int, *, starts_term: bool) -> bytes:
@@ -53,13 +64,15 @@ def _encode(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode_control(body: bytes | memoryview, start: int, end: int, where: str) -> Control | Table:
+def decode_control(body: bytes | memoryview, start: int, end: int, where: str) -> Control | Table | Deletion:
     """What a control record says. Raises CorruptionError when it says nothing that can be understood."""
     try:
         value = json.loads(bytes(body))
         kind = value["kind"]
         if kind == "table":
             return Table(str(value["name"]), value["value"])
+        if kind == "delete":
+            return Deletion(str(value["topic"]))
         if kind not in ("term", "members"):
             raise ValueError(kind)
         config = Config(_members(value["voters"]), _members(value["learners"]))

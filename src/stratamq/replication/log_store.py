@@ -10,10 +10,10 @@ of records that were cut off may stay: every query looks at the record itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stratamq.errors import CorruptionError, StoreFailed
+from stratamq.errors import CorruptionError, StoreFailed, StoreFull
 from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
 from stratamq.formats.message import BLANK_BYTES, MAGIC_BLANK, RECORD_BYTES_MIN, SIZE_AND_MAGIC, check_record
 from stratamq.logstore.commit_log import Segment
@@ -43,6 +43,11 @@ class MemberStore(LogStore):
     _held_back = 0
     """Up to here are units that no arrival will show when they are decided: recovery's, or those of a frame that was
     cut in two. 0: none."""
+
+    deleted_topic: Callable[[Added], str] = staticmethod(lambda added: "")
+    """Says which topic a record deletes, if it is a control record of that kind."""
+    on_delete: Callable[[str], object] = staticmethod(lambda topic: None)
+    """Called on the leader before it deletes a topic's queues."""
 
     def read_records(self, start: int, limit: int, bytes_max: int) -> memoryview:
         """Whole records from ``start`` on: at least one, more up to ``bytes_max``, none behind ``limit``.
@@ -79,16 +84,43 @@ class MemberStore(LogStore):
         self.drop_batch()
         start = self._log.end
         found, split = self._check(data, start)
+        begin = 0
+        part: list[Added] = []
+        for added in found:
+            part.append(added)
+            topic = self.deleted_topic(added)
+            if topic:
+                end = added.scanned.physical_offset + added.scanned.size - start
+                self._write_part(data, begin, end, split, part)
+                super().delete_topic(topic)
+                begin, part = end, []
+        if part:
+            self._write_part(data, begin, len(data), split, part)
+        return found
+
+    def _write_part(self, data: memoryview, begin: int, end: int, split: int, found: list[Added]) -> None:
+        """Write some of a leader's bytes; ``split`` is where a file begins in them."""
         batch = self._batch
-        batch.segments = [Segment(start, [data[:split]])]
-        if split < len(data):
-            batch.segments.append(Segment(start + split, [data[split:]]))
-        batch.position = start + len(data)
+        at = self._log.end
+        middle = min(max(split, begin), end)
+        batch.segments = [Segment(at, [data[begin:middle]])] if middle > begin else []
+        if middle < end:
+            batch.segments.append(Segment(at + middle - begin, [data[middle:end]]))
+        batch.position = at + end - begin
         for added in found:
             self._dispatch(added.scanned)
         batch.last_store_timestamp = max(batch.last_store_timestamp, found[-1].scanned.store_timestamp)
-        self.commit()
-        return found
+        try:
+            self.commit()
+        except StoreFull as error:
+            if begin:  # some of it is written already: what the core knows of the log would be wrong
+                raise self._fail("write", error.path, OSError(str(error))) from error
+            raise
+
+    def delete_topic(self, topic: str) -> None:
+        """See `LogStore.delete_topic`; the group is told first, so that every member does it at the same place."""
+        self.on_delete(topic)
+        super().delete_topic(topic)
 
     def drop_batch(self) -> None:
         """Take back what was appended and not committed."""

@@ -19,7 +19,7 @@ from stratamq.clock import Clock
 from stratamq.errors import CorruptionError, StoreError, StoreFailed
 from stratamq.logstore.types import Arrival
 from stratamq.replication.committer import MemberCommitter
-from stratamq.replication.control import Table, encode_table
+from stratamq.replication.control import Table, encode_deletion, encode_table
 from stratamq.replication.core import RaftCore
 from stratamq.replication.hard_state import HardStateFile
 from stratamq.replication.log_store import MemberStore
@@ -67,6 +67,7 @@ class MemberNode:
         store.show_up_to(max(store.min_physical_offset, min(hard.commit, store.max_physical_offset)))
         epochs, configs, self.tables = load_tables(store, initial_config(peers))
         self._log = StoreLog(store, node, host, clock)
+        store.on_delete = self._propose_deletion
         begin = Member0(node, hard, epochs, configs)
         self.core = RaftCore(begin, self._log, times, Random(secrets.randbits(64)), clock.monotonic_ms())
         self._decided = self.core.commit
@@ -220,19 +221,27 @@ class MemberNode:
 
     def propose_table(self, name: str, value: Any) -> None:
         """Put one of the broker's tables into the log. Nothing happens where this member does not lead."""
-        if not self.core.may_append:
-            return
-        before = self.core.log.end
         try:
-            self.store.commit()
-            before = self.core.log.end
-            end = self._log.append_body(encode_table(name, value))
+            end = self._propose(encode_table(name, value))
         except (StoreError, ValueError) as error:
             _logger.error("table %s is not replicated: %s", name, error)
             return
+        if end:
+            self._log.tables.append((end, Table(name, value)))
+
+    def _propose_deletion(self, topic: str) -> None:
+        self._propose(encode_deletion(topic))
+
+    def _propose(self, body: bytes) -> int:
+        """Put a control record into the log; returns its end, 0 where this member does not lead. Raises StoreError."""
+        if not self.core.may_append:
+            return 0
+        self.store.commit()
+        before = self.core.log.end
+        end = self._log.append_body(body)
         self.core.appended(before)
-        self._log.tables.append((end, Table(name, value)))
         self.changed()
+        return end
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of this member."""

@@ -7,8 +7,15 @@ from collections.abc import Sequence, Sized
 from stratamq.clock import Clock
 from stratamq.formats.message import decode_record
 from stratamq.logstore.types import Message
-from stratamq.replication.control import CONTROL_TOPIC, Table, control_message, decode_control, encode_members
-from stratamq.replication.log_store import MemberStore
+from stratamq.replication.control import (
+    CONTROL_TOPIC,
+    Deletion,
+    Table,
+    control_message,
+    decode_control,
+    encode_members,
+)
+from stratamq.replication.log_store import Added, MemberStore
 from stratamq.replication.members import Config, Configs, Control, Epochs
 
 
@@ -21,6 +28,7 @@ class StoreLog:
         self._host = host
         self._clock = clock
         self.tables: list[tuple[int, Table]] = []
+        store.deleted_topic = self._deleted_topic
 
     @property
     def start(self) -> int:
@@ -46,9 +54,17 @@ class StoreLog:
                 found = decode_control(decode_record(record).body, scanned.physical_offset, end, self._store.directory)
                 if isinstance(found, Table):
                     self.tables.append((end, found))
-                else:
+                elif isinstance(found, Control):
                     controls.append(found)
         return controls
+
+    def _deleted_topic(self, added: Added) -> str:
+        scanned = added.scanned
+        if scanned.topic != CONTROL_TOPIC:
+            return ""
+        start = scanned.physical_offset
+        found = decode_control(decode_record(added.record).body, start, start + scanned.size, self._store.directory)
+        return found.topic if isinstance(found, Deletion) else ""
 
     def truncate(self, offset: int) -> None:
         """See `ports.Log`."""
@@ -84,6 +100,8 @@ def load_tables(store: MemberStore, initial: Config) -> tuple[Epochs, Configs, d
         found = decode_control(record.body, start, start + record.size, store.directory)
         if isinstance(found, Table):
             tables[found.name] = (start + record.size, found)
+            continue
+        if isinstance(found, Deletion):
             continue
         if found.term:
             epochs.add(found.term, found.start)
