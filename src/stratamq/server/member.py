@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import FlushMode
+from stratamq.config import FlushMode, TieredConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
@@ -98,6 +98,7 @@ class MemberProcess:
                 settings.broker, broker_name=membership.group, offsets_flush_interval_ms=TABLES_INTERVAL_MS
             ),
             store=dataclasses.replace(settings.store, flush_mode=FlushMode.SYNC),
+            tiered=TieredConfig(),
             retention=dataclasses.replace(settings.retention, file_reserved_hours=KEEP_HOURS, clean_forcibly=False),
         )
         self.server: Server | None = None
