@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -423,7 +424,7 @@ def test_p7_of_two_writers_one_history_comes(schedule, produced):
     new.close()
 
 
-_pending: dict[int, object] = {}
+_pending: dict[int, Any] = {}
 
 
 def _advance(work, steps: int) -> None:
