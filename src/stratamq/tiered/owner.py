@@ -180,19 +180,19 @@ class QueueOwner:
             self._learn(found)
 
     def _commit(self, manifest: Manifest) -> Work[None]:
-        tier = self._tier
+        tier, confirmed_ms = self._tier, self._confirmed_ms
 
         def work() -> None:
             commits.commit(tier.backend, manifest)
+            waited = tier.clock.monotonic_ms() - confirmed_ms
+            if manifest.version and waited > tier.policy.delete_grace_ms // 2:
+                # So long after the last look the versions in between may be gone again, and ours went into the hole.
+                head = commits.find_head(tier.backend, *self.key, manifest).manifest
+                if head is None or head.version != manifest.version or head.life != manifest.life:
+                    raise Conflict(manifest if head is None else head)
             tier.catalogue.put(manifest)
 
         yield work
-        now = tier.clock.monotonic_ms()
-        if manifest.version and now - self._confirmed_ms > tier.policy.delete_grace_ms // 2 and self._confirmed_ms:
-            # So long after the last look the versions in between may be gone again, and ours went into the hole.
-            head: commits.Head = yield lambda: commits.find_head(tier.backend, *self.key, manifest)
-            if head.manifest is None or head.manifest.version != manifest.version:
-                raise Conflict(manifest if head.manifest is None else head.manifest)
         self._learn(manifest)
 
     def _learn(self, manifest: Manifest) -> None:

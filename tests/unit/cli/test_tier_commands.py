@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -134,3 +135,13 @@ def test_clean_without_a_broker_spares_what_the_tier_lacks(both, tmp_path):
     (store / "tier").rename(tmp_path / "tier")
     assert keep_from(store, POLICY) is None
     assert RetentionConfig().cold_gap_allowed is False
+
+
+@pytest.mark.parametrize("command", [["tier", "status", "s3://b/p"], ["serve", "--tier", "s3://b/p"]])
+def test_an_object_store_without_its_package_is_said_with_the_extra_to_install(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "stratamq.tiered.objects", raising=False)
+    ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0", "--amqp-port", "-1"]
+    more = ["--data-dir", str(tmp_path / "d"), *ports] if command[0] == "serve" else []
+    assert main([*command, *more]) == 1
+    assert "pip install 'stratamq[cloud]'" in capsys.readouterr().err
