@@ -93,6 +93,17 @@ class StoreConfig:
         rocketmq="mappedFileSizeCommitLog",
         doc="Length of one commit-log file. Fixed for the life of a store.",
     )
+    commit_log_paths: str = setting(
+        "",
+        rocketmq="storePathCommitLog",
+        doc="Directories of the commit log, separated by commas; empty: `commitlog` in the data directory. New files "
+        "are made in them in turn.",
+    )
+    commit_log_read_only_paths: str = setting(
+        "",
+        rocketmq="readOnlyCommitLogStorePaths",
+        doc="Further directories of the commit log, separated by commas, in which no new file is made.",
+    )
     consume_queue_file_bytes: int = setting(
         6_000_000,
         at_least=20,
@@ -458,6 +469,21 @@ class BrokerConfig:
         True,
         rocketmq="storeReplyMessageEnable",
         doc="Whether replies (request-reply) are stored in CLUSTER_REPLY_TOPIC besides being pushed to who asked.",
+    )
+    pop_checkpoints_max: int = setting(
+        100_000,
+        at_least=1,
+        doc="Check-points of popped messages (up to 32 messages each) that may be open; beyond, pops are refused.",
+    )
+    pop_waiting_max: int = setting(
+        100_000, at_least=1, rocketmq="maxPopPollingSize", doc="Pops that may wait for messages at the same time."
+    )
+    pop_retry_percent: int = setting(
+        20,
+        at_least=0,
+        at_most=100,
+        rocketmq="popFromRetryProbability",
+        doc="Of a hundred pops, how many look at the group's retry topic before the topic itself.",
     )
     waiting_pulls_max: int = setting(
         100_000,

@@ -17,7 +17,10 @@ from stratamq.broker.groups import GroupTable
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
 from stratamq.broker.offsets import OffsetTable
+from stratamq.broker.pop import Pop
+from stratamq.broker.pop_order import PopOrder
 from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, StoreSurface, Worker
+from stratamq.broker.request_modes import RequestModes
 from stratamq.broker.sending import Sending, UniqueKeys
 from stratamq.broker.statistics import Statistics, Totals
 from stratamq.broker.timers import Timers
@@ -45,6 +48,8 @@ OFFSETS_FILE: Final = "consumerOffset.json"
 FILTERS_FILE: Final = "consumerFilter.json"
 TIMER_METRICS_FILE: Final = "timermetrics"
 DELAYS_FILE: Final = "delayOffset.json"
+POP_ORDER_FILE: Final = "consumerOrderInfo.json"
+REQUEST_MODES_FILE: Final = "messageRequestMode.json"
 
 
 @dataclass(slots=True)
@@ -107,6 +112,8 @@ class Broker:
         self._open_file = open_file
         self.workers: list[Worker] = []
         """Called when their time has come, by whoever runs the broker."""
+        self.arrival_listeners: list[Callable[[str], None]] = []
+        """Told the topic of everything that comes in."""
         self.watchers: dict[str, Callable[[int], None]] = {}
         """By topic: who is told the queue when something comes into it."""
         self._tables: list[tuple[SavedValue, SavedTable]] = []
@@ -164,6 +171,20 @@ class Broker:
             store, committer, self.offsets, config, host=self.address.host_bytes, now_ms=self.clock.wall_ms()
         )
         self.workers.append(self.transactions)
+        self.pop = Pop(
+            store,
+            committer,
+            offsets=self.offsets,
+            topics=self.topics,
+            groups=self.groups,
+            config=config,
+            host=self.address.host_bytes,
+        )
+        self.workers.append(self.pop)
+        self.pop_order = PopOrder(self._open_file(POP_ORDER_FILE).load())
+        self.keep_table(POP_ORDER_FILE, self.pop_order)
+        self.request_modes = RequestModes(self._open_file(REQUEST_MODES_FILE).load())
+        self.keep_table(REQUEST_MODES_FILE, self.request_modes)
 
     def _make_own_topics(self) -> None:
         config, ensure = self.config, self.topics.ensure
@@ -191,6 +212,7 @@ class Broker:
         ensure(HALF_TOPIC, queues=1)
         ensure(HALF_OP_TOPIC, queues=1)
         ensure(CHECK_MAX_TOPIC, queues=1)
+        ensure(self.pop.topic, queues=8)
 
     def _totals(self) -> Totals:
         counters = self.counters
@@ -203,6 +225,7 @@ class Broker:
         self.sending.set_permission(config.permission)
         self.timers.config = config
         self.transactions.config = config
+        self.pop.config = config
         if (before.auto_create_topics, before.default_topic_queues) != (
             config.auto_create_topics,
             config.default_topic_queues,

@@ -46,11 +46,13 @@ from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, w
 from stratamq.server.namesrv import NameServer
 from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener, RemotingPeer
+from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import SENDS, collect
 from stratamq.server.requests.families import admin_families
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
+from stratamq.server.requests.pop import PopRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
@@ -321,6 +323,7 @@ class Server:
     def _handlers(self) -> dict[int, Any]:
         broker = self.broker
         self._pulls = PullRequests(broker)
+        self._pops = PopRequests(broker)
         self._members = MemberRequests(broker)
         return collect(
             SendRequests(broker),
@@ -332,6 +335,8 @@ class Server:
             SendBackRequests(broker),
             TimerRequests(broker),
             TransactionRequests(broker),
+            self._pops,
+            AssignmentRequests(broker),
             RetentionRequests(self.retention),
             *admin_families(broker, self._pulls, str(self.settings.data_dir)),
             SettingsRequests(self.live, lambda: json.dumps(broker.topics.version.as_json())),
@@ -381,6 +386,7 @@ class Server:
     def _tick(self) -> None:
         assert self._pulls is not None
         self._pulls.expire()
+        self._pops.expire()
         if self.broker.is_accepting:
             self.broker.run_due()
         if self.broker.has_unsaved_tables:
@@ -433,6 +439,7 @@ class Server:
         self.broker.is_accepting = False
         if self._pulls is not None:
             self._pulls.release_all()
+            self._pops.release_all()
         for listener in self._listeners:
             listener.close_quiet_peers()
         await self._stack.aclose()

@@ -20,11 +20,13 @@ from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
 from stratamq.server.live_settings import KEPT_FILE, LiveSettings
+from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import Answered, collect
 from stratamq.server.requests.families import admin_families
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
+from stratamq.server.requests.pop import PopRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.send import SendRequests
@@ -141,6 +143,7 @@ class Harness:
             process_id=77,
         )
         self.pulls = PullRequests(self.broker)
+        self.pops = PopRequests(self.broker)
         self.members = MemberRequests(self.broker)
         self.committer.on_arrivals = self.pulls.arrived
         self.live = LiveSettings(
@@ -158,6 +161,8 @@ class Harness:
             SendBackRequests(self.broker),
             TimerRequests(self.broker),
             TransactionRequests(self.broker),
+            self.pops,
+            AssignmentRequests(self.broker),
             *admin_families(self.broker, self.pulls, str(directory)),
             SettingsRequests(self.live, lambda: "{}"),
         )

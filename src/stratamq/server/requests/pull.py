@@ -288,11 +288,13 @@ class PullRequests:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages have come in: wake who waits for them."""
-        waiting, watchers = self._broker.waiting, self._broker.watchers
+        waiting, watchers, listeners = self._broker.waiting, self._broker.watchers, self._broker.arrival_listeners
         for arrival in arrivals:
             topic, queue_id = arrival.queue
             if topic in watchers:
                 watchers[topic](queue_id)
+            for listener in listeners:
+                listener(topic)
             if len(waiting):
                 self.resume(waiting.wake(topic, queue_id, arrival.tags_codes), in_time=True)
 
