@@ -17,6 +17,7 @@ from stratamq.logstore.retention_forecast import rate_of
 from stratamq.logstore.retention_losses import sum_by_group
 from stratamq.logstore.retention_offline import OfflineStore, delete_offline
 from stratamq.logstore.retention_values import Moment, Plan, RetentionState
+from stratamq.tiered.offline import keep_from, tiered_topics
 from stratamq.units import format_bytes
 
 GOES = (
@@ -115,8 +116,6 @@ def clean(
 
 def decide(store: OfflineStore, policy: RetentionConfig) -> Plan:
     """What an operator's request deletes of a store now."""
-    from stratamq.tiered.offline import keep_from
-
     files = store.files()._replace(keep_from=keep_from(store.path, TieredConfig()))
     return plan(files, moment(), store.disks(), policy, RetentionState(manual_rounds=MANUAL_ROUNDS))
 
@@ -149,6 +148,9 @@ def show_plan(store: OfflineStore, decided: Plan, printer: Printer) -> None:
     staying = [(d.path, d.cause.value, d.due_ms, d.reason) for d in decided.log if not d.goes]
     printer.blocks("stays", f"{len(staying)} commit-log files stay", STAYS, staying)
     losses = store.losses(decided)
+    if not any(decision.leaves_gap for decision in decided.deletions):
+        kept = tiered_topics(store.path)
+        losses = [loss for loss in losses if loss.topic not in kept]
     rows = [(group or NOBODY, *rest) for group, *rest in sum_by_group(losses)]
     printer.table("losses", "What consumer groups lose", LOSES, rows)
     if not rows:

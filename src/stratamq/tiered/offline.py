@@ -18,13 +18,22 @@ FOLDER: Final = "tier"
 """Below the data directory: the catalogue."""
 
 
+def has_tier(directory: Path) -> bool:
+    """Whether a broker with a cold tier ran on this store."""
+    return os.path.exists(os.path.join(directory, FOLDER, FILE_NAME))
+
+
+def tiered_topics(directory: Path) -> set[str]:
+    """Topics that are in the tier; none without one."""
+    return {topic for topic, _ in _ends(os.path.join(directory, FOLDER, FILE_NAME))} if has_tier(directory) else set()
+
+
 def keep_from(directory: Path, policy: TieredConfig) -> int | None:
     """Physical offset from which on the files of a store must stay, as its catalogue says; None when it has no tier, or
     when all of it is there. Raises CorruptionError, sqlite3.Error when the catalogue cannot be read."""
-    path = os.path.join(directory, FOLDER, FILE_NAME)
-    if not os.path.exists(path):
+    if not has_tier(directory):
         return None
-    ends = _ends(path)
+    ends = _ends(os.path.join(directory, FOLDER, FILE_NAME))
     snapshot = StoreSnapshot.open(directory)
     low: int | None = None
     for queue in snapshot.queues():

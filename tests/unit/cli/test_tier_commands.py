@@ -137,6 +137,29 @@ def test_clean_without_a_broker_spares_what_the_tier_lacks(both, tmp_path):
     assert RetentionConfig().cold_gap_allowed is False
 
 
+def test_clean_says_nothing_is_lost_that_the_tier_has(both, tmp_path, capsys):
+    (tmp_path / "tier").rename(tmp_path / "s" / "tier")
+    arguments = [
+        "store",
+        "clean",
+        str(tmp_path / "s"),
+        "--dry-run",
+        "--reserved-hours",
+        "0",
+        "--output",
+        "json",
+        "--quiet",
+    ]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["goes"]
+    assert found["losses"] == []
+    assert any("cold tier" in row["reason"] for row in found["stays"])
+    (tmp_path / "s" / "tier").rename(tmp_path / "tier")
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["losses"]
+
+
 @pytest.mark.parametrize("command", [["tier", "status", "s3://b/p"], ["serve", "--tier", "s3://b/p"]])
 def test_an_object_store_without_its_package_is_said_with_the_extra_to_install(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "obstore", None)
