@@ -30,6 +30,7 @@ from stratamq.logstore.check_log import LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import REBUILD, QueuePass
 from stratamq.logstore.findings import Finding, Findings, Severity
 from stratamq.logstore.log_end import LogEnd
+from stratamq.logstore.log_paths import recorded_paths
 from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
 from stratamq.logstore.types import Progress
 
@@ -67,11 +68,12 @@ class _TolerantSnapshot(StoreSnapshot):
     def __init__(self, path: Path, findings: Findings) -> None:
         listing.require_store(path)
         self._findings = findings
+        self._log_directories = recorded_paths(str(path)).every
         super().__init__(path)
 
     def _refuse(self, problems: Sequence[StoreError]) -> None:
         for problem in problems:
-            if f"{os.sep}{layout.COMMIT_LOG}{os.sep}" in str(getattr(problem, "path", "")):
+            if os.path.dirname(str(getattr(problem, "path", ""))) in self._log_directories:
                 advice = "RocketMQ refuses to start with such a file; move it away, or restore it from a copy"
                 self._findings.add_problem(problem, advice)
 

@@ -14,11 +14,12 @@ import mmap
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
 from stratamq.files.filesystem import FileSystem
 from stratamq.logstore import layout
+from stratamq.logstore.log_paths import LogPaths
 from stratamq.units import Buffer
 
 MAPPINGS_MAX: Final = 128
@@ -58,15 +59,21 @@ class Detached(NamedTuple):
 class CommitLog:
     """The files of one commit log. Not thread-safe; only the descriptors in a `SyncWork` may be used elsewhere."""
 
-    def __init__(self, fs: FileSystem, directory: str, file_bytes: int, bases: list[int]) -> None:
-        self.directory = directory
+    def __init__(self, fs: FileSystem, paths: LogPaths, file_bytes: int, files: Mapping[int, str]) -> None:
+        """``files`` gives the directory of each file by its base, in order."""
+        self.paths = paths
+        self.directory = paths.writable[0]
+        self.full_paths: frozenset[str] = frozenset()
+        """Directories where no new file is made as long as another one has room (`RetentionService.watch`)."""
         self.file_bytes = file_bytes
-        self.bases = bases
+        self.bases = bases = list(files)
+        self._directories = dict(files)
         self.end = bases[-1] if bases else 0
         self._fs = fs
         self._views: OrderedDict[int, memoryview] = OrderedDict()
         self._handles: dict[int, int] = {}
         self._unsynced: set[int] = set()
+        self._directories_unsynced: set[str] = set()
         self._directory_unsynced_at = -1
 
     @property
@@ -78,9 +85,14 @@ class CommitLog:
         """Where the file begins in which ``offset`` lies."""
         return offset - offset % self.file_bytes
 
+    def directory_of(self, base: int) -> str:
+        """Directory of the file that begins at ``base``; where it would be made when there is none."""
+        there = self._directories.get(base)
+        return self.paths.place(base, self.file_bytes, self.full_paths) if there is None else there
+
     def path_of(self, base: int) -> str:
         """Path of the file that begins at ``base``."""
-        return os.path.join(self.directory, layout.stream_file_name(base))
+        return os.path.join(self.directory_of(base), layout.stream_file_name(base))
 
     def file_view(self, base: int) -> memoryview:
         """The whole file at ``base``, read-only. The view stays usable after the file is closed or removed."""
@@ -136,7 +148,7 @@ class CommitLog:
     def sync_work(self) -> SyncWork:
         """What must be synced so that everything written by now is on the disk."""
         paths = [self.path_of(base) for base in sorted(self._unsynced)]
-        return SyncWork(paths, [self.directory] if self._directory_unsynced_at >= 0 else [])
+        return SyncWork(paths, sorted(self._directories_unsynced))
 
     def mark_synced(self, end: int) -> None:
         """Note that everything below ``end`` is on the disk; closes files that are full and synced."""
@@ -149,6 +161,7 @@ class CommitLog:
                 self._fs.close(self._handles.pop(base))
         if end >= self._directory_unsynced_at:
             self._directory_unsynced_at = -1
+            self._directories_unsynced.clear()
 
     def zero_from(self, offset: int) -> int:
         """Make everything behind ``offset`` in its file zero, and remove later files. Returns how many bytes were not.
@@ -157,8 +170,9 @@ class CommitLog:
         """
         base = self.base_of(offset)
         for later in reversed([b for b in self.bases if b > base]):
+            directory = self.directory_of(later)
             self.remove(later)
-            self._fs.sync_directory(self.directory)  # newest first, one by one: no crash leaves a gap
+            self._fs.sync_directory(directory)  # newest first, one by one: no crash leaves a gap
         cleaned = 0
         if base in self.bases:
             cleaned = zero_file_from(self._fs, self._handle(base), offset - base, self.file_bytes)
@@ -176,6 +190,7 @@ class CommitLog:
         self._unsynced.discard(base)
         self._fs.remove(self.path_of(base))
         self.bases.remove(base)
+        self._directories_unsynced.add(self._directories.pop(base))
         self._directory_unsynced_at = max(self._directory_unsynced_at, self.end)
 
     def is_read(self, base: int) -> bool:
@@ -205,12 +220,15 @@ class CommitLog:
             self._fs.close(handle)
         view = self._views.pop(base, None)
         self._unsynced.discard(base)
-        return Detached(base, self.path_of(base), None if view is None else weakref.ref(cast(mmap.mmap, view.obj)))
+        path = self.path_of(base)
+        del self._directories[base]
+        return Detached(base, path, None if view is None else weakref.ref(cast(mmap.mmap, view.obj)))
 
-    def attach_oldest(self, base: int) -> None:
+    def attach_oldest(self, taken: Detached) -> None:
         """Take back a detached file that could not be deleted."""
-        assert base + self.file_bytes == self.bases[0]
-        self.bases.insert(0, base)
+        assert taken.base + self.file_bytes == self.bases[0]
+        self.bases.insert(0, taken.base)
+        self._directories[taken.base] = os.path.dirname(taken.path)
 
     def close(self) -> None:
         """Close all descriptors. Views that were handed out stay usable."""
@@ -229,6 +247,7 @@ class CommitLog:
         else:
             fd = self._fs.create_durable(path, self.file_bytes)  # so that no crash leaves a gap between files
             self.bases.append(base)
+            self._directories[base] = os.path.dirname(path)
         self._handles[base] = fd
         return fd
 

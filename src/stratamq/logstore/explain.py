@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stratamq.errors import NotAStore, OffsetOutOfRange
+from stratamq.files.filesystem import LocalFileSystem
 from stratamq.formats.checkpoint import CHECKPOINT_BYTES
 from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES, decode_unit
 from stratamq.formats.index import HEADER_BYTES, SLOT_BYTES, decode_entry
@@ -28,6 +29,7 @@ from stratamq.formats.vector import byte_view
 from stratamq.logstore import layout, mappings
 from stratamq.logstore.check_index import IndexFile
 from stratamq.logstore.listing import PlainFile
+from stratamq.logstore.retention_reading import first_record_ms
 from stratamq.logstore.words import describe_sys_flag, format_ms
 from stratamq.units import Buffer
 
@@ -237,6 +239,13 @@ def explain_checkpoint(path: str, data: bytes) -> Explained:
     return Explained(kind, path, 0, reader.fields)
 
 
+def _is_log_file(path: Path) -> bool:
+    """A log may lie in directories of any name: there, what a file begins with says what it is."""
+    if not layout.is_base_name(path.name):
+        return False
+    return path.parent.name == layout.COMMIT_LOG or first_record_ms(LocalFileSystem(), str(path), int(path.name)) > 0
+
+
 def explain_file(path: Path, position: int) -> Explained:
     """What stands at byte ``position`` of a store file; what kind of file it is shows in where it lies.
 
@@ -250,7 +259,7 @@ def explain_file(path: Path, position: int) -> Explained:
     size = path.stat().st_size
     if not 0 <= position < size:
         raise OffsetOutOfRange(position, 0, size, where=str(path))
-    if path.parent.name == layout.COMMIT_LOG and path.name.isdigit():
+    if _is_log_file(path):
         return explain_record(str(path), mappings.map_read_only(str(path)), position, int(path.name) + position)
     if path.parent.name == layout.INDEX and path.name.isdigit():
         file = IndexFile(PlainFile(str(path), size, 0), byte_view(mappings.map_read_only(str(path))))

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from stratamq.errors import BadLength, NotAStore, StoreError, StrayFile
 from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.logstore import layout
+from stratamq.logstore.log_paths import recorded_paths
 from stratamq.logstore.types import QueueKey
 
 INDEX_NAME_DIGITS = 17
@@ -61,21 +62,35 @@ class PlainFile(NamedTuple):
     allocated_bytes: int
 
 
-def list_stream(directory: str, *, file_bytes: int | None = None, multiple_of: int = 1) -> Stream:
-    """The files of one stream directory.
+def list_log(root: str) -> Stream:
+    """The files of the commit log of the store in ``root``, from all directories that it names.
+
+    Raises CorruptionError when the file that names them cannot be understood.
+    """
+    return list_stream(recorded_paths(root).every)
+
+
+def list_stream(directory: str | Sequence[str], *, file_bytes: int | None = None, multiple_of: int = 1) -> Stream:
+    """The files of one stream.
 
     Args:
-        directory: Where they lie; one that does not exist holds no files.
+        directory: Where they lie, or several; one that does not exist holds no files.
         file_bytes: How long each file must be; without it that is inferred (`infer_file_bytes`).
         multiple_of: What a file's length must be a multiple of.
     """
     files: list[StreamFile] = []
     problems: list[StoreError] = []
-    for entry, found in _entries(directory):
+    places = [directory] if isinstance(directory, str) else directory
+    seen: dict[str, str] = {}
+    for entry, found in (pair for place in places for pair in _entries(place)):
         if stat.S_ISDIR(found.st_mode):
             continue
         name = entry.name
-        if len(name) != layout.NAME_DIGITS or not name.isascii() or not name.isdigit():
+        first = seen.setdefault(name, entry.path)
+        if first != entry.path:
+            problems.append(StrayFile(entry.path, f"the same file of the log lies at {first} too"))
+            continue
+        if not layout.is_base_name(name):
             problems.append(StrayFile(entry.path, f"files here are named by {layout.NAME_DIGITS} digits"))
             continue
         files.append(StreamFile(entry.path, int(name), found.st_size, found.st_blocks * 512, found.st_ino))
@@ -97,7 +112,7 @@ def list_stream(directory: str, *, file_bytes: int | None = None, multiple_of: i
     for before, after in itertools.pairwise(whole):
         missing = before.base + expected
         if after.base != missing and missing not in (file.base for file in files):
-            path = os.path.join(directory, layout.stream_file_name(missing))
+            path = os.path.join(os.path.dirname(after.path), layout.stream_file_name(missing))
             hint = f"the next one is {os.path.basename(after.path)}"
             problems.append(BadLength(path, 0, f"a file of {expected} bytes", "no file", hint=hint))
     return Stream(whole, expected, problems)
@@ -187,7 +202,7 @@ def require_store(root: Path) -> None:
     """Raise NotAStore unless ``root`` is a directory that looks like a store's."""
     if not root.is_dir():
         raise NotAStore(str(root), "no such directory" if not root.exists() else "it is not a directory")
-    if not (root / layout.COMMIT_LOG).is_dir():
+    if not (root / layout.COMMIT_LOG).is_dir() and not (root / layout.COMMIT_LOG_PATHS).is_file():
         below = [name for name in (layout.CONSUME_QUEUE, layout.INDEX, layout.CHECKPOINT) if (root / name).exists()]
         there = f"; it has {', '.join(below)}, so perhaps {layout.COMMIT_LOG} was moved" if below else ""
         raise NotAStore(str(root), f"it has no directory {layout.COMMIT_LOG}{there}")

@@ -36,6 +36,7 @@ from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import UNKNOWN
 from stratamq.logstore.deletions import Deletions
 from stratamq.logstore.index import Index
+from stratamq.logstore.log_paths import list_log_files, prepare_paths
 from stratamq.logstore.queue_table import QueueTable, name_print
 from stratamq.logstore.reader import store_timestamp_in
 from stratamq.logstore.redispatch import Parts, Plan, RecoveryReport, Redispatcher
@@ -53,11 +54,9 @@ _logger = logging.getLogger(__name__)
 def load_parts(
     fs: FileSystem, path: str, config: StoreConfig, clock: Clock, handles: HandleCache, delay_levels: tuple[int, ...]
 ) -> Parts:
-    """Passes 1 and 2: list and check the files. Raises StrayFile, BadLength, OSError."""
-    log_directory = os.path.join(path, layout.COMMIT_LOG)
-    fs.make_directory(log_directory)
-    bases = layout.list_stream_files(fs, log_directory, config.commit_log_file_bytes, setting="mappedFileSizeCommitLog")
-    log = CommitLog(fs, log_directory, config.commit_log_file_bytes, bases)
+    """Passes 1 and 2: list and check the files. Raises ConfigError, StrayFile, BadLength, OSError."""
+    paths = prepare_paths(fs, path, config)
+    log = CommitLog(fs, paths, config.commit_log_file_bytes, list_log_files(fs, paths, config.commit_log_file_bytes))
     queue_directory = os.path.join(path, layout.CONSUME_QUEUE)
     queues = QueueTable(fs, queue_directory, config.consume_queue_file_bytes_rounded, handles)
     queues.load()

@@ -21,6 +21,7 @@ from stratamq.formats.index import HEADER_BYTES, decode_header
 from stratamq.logstore import layout, listing
 from stratamq.logstore.disk_usage import DiskProbe, LocalDiskProbe
 from stratamq.logstore.lock import StoreLock
+from stratamq.logstore.log_paths import recorded_paths
 from stratamq.logstore.retention_losses import Offsets, delivery_offsets, loss_ranges, measure_loss, read_offsets
 from stratamq.logstore.retention_reading import first_record_ms
 from stratamq.logstore.retention_values import (
@@ -55,8 +56,8 @@ class OfflineStore:
         """The disks of log and queues."""
         probe = probe or LocalDiskProbe()
         queues = self.path / layout.CONSUME_QUEUE
-        log = self.path / layout.COMMIT_LOG
-        return Disks([probe.usage(str(log))], probe.usage(str(queues if queues.is_dir() else log)))
+        logs = recorded_paths(str(self.path)).every
+        return Disks([probe.usage(log) for log in logs], probe.usage(str(queues) if queues.is_dir() else logs[0]))
 
     def files(self) -> StoreFiles:
         """All files. Cost: one small read for each log and index file and for each queue file but the last."""
@@ -69,7 +70,8 @@ class OfflineStore:
                 newest_ms = first_record_ms(self._fs, following.path, following.base)
             found = self._fs.stat(file.path)
             modified_ms = found.modified_ms if found else 0
-            log.append(LogFile(file.base, file.length, file.path, newest_ms, modified_ms, file.allocated_bytes))
+            row = LogFile(file.base, file.length, file.path, newest_ms, modified_ms, file.allocated_bytes)
+            log.append(row._replace(directory=os.path.dirname(file.path)))
         queues = self.queue_files()
         index = [
             IndexFileInfo(file.path, self._index_end(file.path), file.allocated_bytes)

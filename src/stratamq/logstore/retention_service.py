@@ -122,7 +122,9 @@ class RetentionService:
     def watch(self) -> Disks:
         """Look at the disk: refuse writes above the warning mark, take them again at the force mark. Blocks for two
         system calls."""
-        disks = Disks([self._probe.usage(self._log.directory)], self._probe.usage(self._queues.directory))
+        log = [self._probe.usage(path) for path in self._log.paths.every]
+        disks = Disks(log, self._probe.usage(self._queues.directory))
+        self._log.full_paths = frozenset(usage.path for usage in log if usage.percent > self.policy.force_percent)
         was_full = self.state.is_full
         is_full = full_after(disks, self.policy, was_full)
         self.state = dataclasses.replace(self.state, is_full=is_full)
@@ -188,7 +190,9 @@ class RetentionService:
                 newest_ms = self._newest_ms[base] = first_record_ms(self._fs, log.path_of(following), following)
             stat = self._fs.stat(path)
             modified, allocated = (stat.modified_ms, stat.allocated_bytes) if stat else (0, 0)
-            found.append(LogFile(base, log.file_bytes, path, newest_ms, modified, allocated, directory=log.directory))
+            found.append(
+                LogFile(base, log.file_bytes, path, newest_ms, modified, allocated, directory=log.directory_of(base))
+            )
         return found
 
     def _bytes(self) -> int:
@@ -225,7 +229,7 @@ class RetentionService:
         taken = log.detach_oldest()
         error = yield from self._unlink(taken.path)
         if error is not None and self._fs.stat(taken.path) is not None:
-            log.attach_oldest(taken.base)
+            log.attach_oldest(taken)
             self._note_failure(taken.path, error)
             return False
         if taken.mapping is not None and taken.mapping() is not None:

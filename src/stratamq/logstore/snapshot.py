@@ -7,7 +7,9 @@ when it is asked for and kept: units are believed only as far as the commit log,
 `StoreFiles` is the part that needs no end: it reads ranges that somebody has fixed before (a Spark worker), and costs
 one directory listing to open.
 
-Not seen: batch consume queues, RocksDB consume queues, commit logs that are spread over several directories.
+A commit log that is spread over several directories is found as the store's `commitLogPaths.json` names them.
+
+Not seen: batch consume queues, RocksDB consume queues.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class StoreFiles:
         """List the commit log at ``path``. Raises NotAStore, and StrayFile or BadLength for the first wrong file."""
         listing.require_store(path)
         self.path = path
-        self.log = listing.list_stream(str(path / layout.COMMIT_LOG))
+        self.log = listing.list_log(str(path))
         self._refuse(self.log.problems)
         self._bases = [file.base for file in self.log.files]
         self._unit_file_bytes: int | None = None

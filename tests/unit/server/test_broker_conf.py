@@ -120,3 +120,10 @@ def test_the_page_of_settings_is_fresh():
     assert page.read_text(encoding="utf-8") == render_settings(), (
         "stale; run: python -m stratamq.cli.configuration > docs/configuration.md"
     )
+
+
+def test_directories_of_the_commit_log_are_read():
+    found = interpret({"storePathCommitLog": "/a,/b", "readOnlyCommitLogStorePaths": "/c"})
+    config = build(StoreConfig, found.values[StoreConfig])
+    assert (config.commit_log_paths, config.commit_log_read_only_paths) == ("/a,/b", "/c")
+    assert not found.unknown

@@ -14,6 +14,7 @@ from stratamq.broker.statistics import Window
 from stratamq.broker.topics import SCHEDULE_TOPIC
 from stratamq.errors import RemoteProtocolError
 from stratamq.logstore.disk_usage import DiskProbe, LocalDiskProbe
+from stratamq.logstore.log_paths import recorded_paths
 from stratamq.protocols.remoting.admin_headers import StatsHeader
 from stratamq.protocols.remoting.bodies import dump
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
@@ -47,9 +48,13 @@ class AdminRequests:
     def _disks(self) -> dict[str, Any]:
         if not self._data_dir:
             return {}
-        log, queues = (self._probe.usage(os.path.join(self._data_dir, name)) for name in ("commitlog", "consumequeue"))
+        logs = [self._probe.usage(path) for path in recorded_paths(self._data_dir).every]
+        queues = self._probe.usage(os.path.join(self._data_dir, "consumequeue"))
+        log = min(logs, key=lambda usage: usage.percent)  # the emptiest: new files go there
+        several = {f"commitLogDiskRatio_{u.path}": u.percent / 100 if u.is_known else -1.0 for u in logs}
         total, free = format_bytes(log.total_bytes), format_bytes(log.usable_bytes)
         return {
+            **(several if len(logs) > 1 else {}),
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "commitLogDiskRatio": log.percent / 100 if log.is_known else -1.0,
             "consumeQueueDiskRatio": queues.percent / 100 if queues.is_known else -1.0,
