@@ -491,7 +491,7 @@ class JavaClient:
 
         Options: tags, sql, topics, model (CLUSTERING, BROADCASTING), orderly, from, timestamp, batch, pullBatch,
         threads, failures (refuse this many deliveries of each message), retryLevel, holdMs, maxReconsumeTimes, vip,
-        tls, namespace, instance.
+        tls, namespace, instance, pop (leave the sharing of queues to the broker), invisibleMs.
         """
         self.call("push.start", id=id, namesrv=namesrv, group=group, topic=topic, **options)
         return id

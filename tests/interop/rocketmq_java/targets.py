@@ -142,7 +142,7 @@ class StrataServer:
 class RocketTarget(RocketServer):
     """RocketMQ's broker in the place of ours."""
 
-    features = frozenset({"delay", "timer", "retry", "transaction", "sql", "reply", "vip", "admin"})
+    features = frozenset({"delay", "timer", "retry", "transaction", "sql", "reply", "pop", "vip", "admin"})
 
 
 def file_sizes() -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from stratamq.protocols.remoting.codes import RequestCode
+from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import served_codes
 from stratamq.server.requests.families import ADMIN_FAMILIES
 from stratamq.server.requests.members import MemberRequests
@@ -13,6 +14,7 @@ from stratamq.server.requests.namesrv_brokers import BrokerRequests
 from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.offsets import OffsetRequests
+from stratamq.server.requests.pop import PopRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
@@ -28,6 +30,8 @@ BROKER: tuple[type[object], ...] = (
     SendBackRequests,
     TransactionRequests,
     PullRequests,
+    PopRequests,
+    AssignmentRequests,
     MessageRequests,
     MemberRequests,
     OffsetRequests,

@@ -531,6 +531,13 @@ public final class Driver {
         if (args.has("namespace")) {
             consumer.setNamespace(args.text("namespace"));
         }
+        if (args.flag("pop", false)) { // clients of 4.x have no such method
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
+        if (args.has("invisibleMs")) {
+            DefaultMQPushConsumer.class.getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, args.number("invisibleMs", 60_000));
+        }
         for (Object topic : args.has("topics") ? args.list("topics") : Collections.singletonList(args.text("topic"))) {
             if (args.has("sql")) {
                 consumer.subscribe((String) topic, MessageSelector.bySql(args.text("sql")));
