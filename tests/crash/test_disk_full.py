@@ -17,6 +17,7 @@ import pytest
 from stratamq.clock import SystemClock
 from stratamq.config import FlushMode, RetentionConfig
 from stratamq.logstore.check import check_store
+from stratamq.logstore.disk_usage import DiskUsage, LocalDiskProbe
 from stratamq.logstore.group_commit import GroupCommitter
 from stratamq.logstore.retention_service import RetentionService
 from stratamq.logstore.store import LogStore
@@ -179,3 +180,52 @@ async def test_a_full_disk_under_forced_retention_keeps_on_serving(small_disk):
 def check_is_whole(directory: Path) -> None:
     """What ``store check`` says of the store."""
     assert check_store(directory).findings == []
+
+
+async def test_a_log_over_two_disks_goes_on_when_one_is_full_and_survives_a_kill(small_disk, tmp_path):
+    """The small disk passes the force mark: new files go to the other one, sends go on, and no file is deleted."""
+    other = tmp_path / "other"
+    config = small_config(
+        commit_log_file_bytes=MIB,
+        consume_queue_file_bytes=20_000,
+        index_slots=1_000,
+        index_entries=4_000,
+        flush_mode=FlushMode.SYNC,
+        commit_log_paths=f"{small_disk / 'log'},{other}",
+    )
+    root = tmp_path / "s"
+    store = open_store(root, config, clock=SystemClock())
+    committer = GroupCommitter(store)
+    committer.start()
+    service = RetentionService(
+        store, RetentionConfig(delete_log_pause_ms=0), clock=SystemClock(), offsets=dict, probe=OnlyDisk(small_disk)
+    )
+    for number in range(6_000):
+        if number % 64 == 0:
+            await run_round(service)
+        assert (await send(committer, number)).status is PutStatus.PUT_OK, number
+    assert service.deleted_files == 0
+    assert service.last_plan is not None
+    assert service.last_plan.full_paths == [str(small_disk / "log")]
+    there, elsewhere = len(list((small_disk / "log").iterdir())), len(list(other.iterdir()))
+    assert 18 <= there <= 22, "85 % of 24 MiB"
+    assert there + elsewhere == len(store.retained()[0].bases)
+    await committer.close()
+    abandon(store)  # as a kill would leave it
+    store = open_store(root, config, clock=SystemClock())
+    assert numbers_in(store) == list(range(6_000))
+    store.close()
+    check_is_whole(root)
+
+
+class OnlyDisk:
+    """Asks the machine about one disk; all others, which tests do not own, are half full."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def usage(self, path: str) -> DiskUsage:
+        """The disk of ``path``, or one of 1 GB."""
+        if Path(path).is_relative_to(self._place):
+            return LocalDiskProbe().usage(path)
+        return DiskUsage(path, 10**9, 5 * 10**8, 5 * 10**8, -1)
