@@ -41,7 +41,7 @@ from stratamq.broker.ports import CommitterSurface, StoreSurface
 from stratamq.broker.retry import dead_letter_topic, retry_copy
 from stratamq.broker.topics import TopicTable
 from stratamq.config import BrokerConfig
-from stratamq.errors import FlowControlled, ServiceUnavailable
+from stratamq.errors import FlowControlled, ReadPending, ServiceUnavailable
 from stratamq.formats.message import Record, decode_record
 from stratamq.logstore.types import GetResult, GetStatus, Message, PutResult, PutStatus
 
@@ -326,7 +326,11 @@ class Pop:
             if one.pending or one.is_reviving:
                 self._postpone(one, now_ms)
             else:
-                self._revive(one, now_ms)
+                try:
+                    self._revive(one, now_ms)
+                except (ReadPending, ServiceUnavailable, FlowControlled):
+                    # It is in the cold tier, which fetches it now or is out of reach.
+                    self._postpone(one, now_ms)
         self._progress_due_ms = None
         self._commit_progress()
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import urllib.request
 
+import msgspec
 import pytest
 
 from stratamq.broker.broker import Broker
@@ -13,6 +14,7 @@ from stratamq.clock import SystemClock
 from stratamq.config import BrokerConfig, ServerConfig, TieredConfig
 from stratamq.errors import ReadPending, ServiceUnavailable, TierError
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
+from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.server.lifecycle import Server, Settings
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
@@ -20,6 +22,7 @@ from stratamq.tiered import commits
 from stratamq.tiered.folder import FolderBackend
 from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.server.harness import Harness, records
+from tests.unit.server.test_pop import bodies, later, pop
 from tests.unit.server.test_remoting_shell import read_answer, request, world
 
 
@@ -98,6 +101,50 @@ def test_a_pull_that_waited_for_messages_can_wait_for_the_tier_too(harness: Harn
     (answer,) = harness.peer.take()
     assert answer.code == ResponseCode.SUCCESS
     assert [record.body for record in records(answer.body)] == [b"two"]
+
+
+class ColdQueue(Fetching):
+    """Only one queue of a topic has to be fetched."""
+
+    def __init__(self, real, key: tuple[str, int]) -> None:
+        super().__init__(real)
+        self.key = key
+
+    def __call__(self, topic, queue_id, *arguments, **named):
+        if (topic, queue_id) == self.key:
+            return super().__call__(topic, queue_id, *arguments, **named)
+        return self.real(topic, queue_id, *arguments, **named)
+
+
+def test_a_pop_gives_what_is_there_and_skips_nothing_while_another_queue_is_fetched(harness: Harness):
+    for queue in range(4):
+        harness.send(body=b"q%d" % queue, e=queue)
+    cold = ColdQueue(harness.store.get, ("T", 2))
+    harness.store.get = cold
+    assert sorted(bodies(pop(harness))) == [b"q0", b"q1", b"q3"]
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32, "invisibleTime": 60_000}
+    fields |= {"pollTime": 0, "bornTime": 0, "initMode": 0}
+    header = CommandHeader(
+        code=200050,
+        opaque=1,
+        ext=msgspec.Raw(msgspec.json.encode({name: str(value) for name, value in fields.items()})),
+    )
+    with pytest.raises(ReadPending):  # nothing else to give: the connection asks again
+        harness.handlers[200050](harness.peer, header, memoryview(b""))
+    cold.arrive()
+    assert bodies(pop(harness)) == [b"q2"]
+
+
+def test_a_popped_message_that_is_cold_when_its_time_is_over_comes_again(harness: Harness):
+    harness.send(body=b"once")
+    assert bodies(pop(harness)) == [b"once"]
+    cold = ColdQueue(harness.store.get, ("T", 0))
+    harness.store.get = cold
+    later(harness, 60_001)
+    assert pop(harness).code != ResponseCode.SUCCESS
+    cold.arrive()
+    later(harness, 60_000)
+    assert bodies(pop(harness)) == [b"once"]
 
 
 def test_an_amqp_stream_reads_on_when_it_has_been_fetched(harness: Harness):

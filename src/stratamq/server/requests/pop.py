@@ -36,10 +36,12 @@ from stratamq.broker.subscriptions import EXPRESSION_TAG, parse_subscription
 from stratamq.broker.topics import PERM_READ, TopicConfig
 from stratamq.errors import (
     AccessDenied,
+    FlowControlled,
     GroupNotFound,
     InvalidArgument,
     MessageIllegal,
     QueueNotFound,
+    ReadPending,
     ServiceUnavailable,
 )
 from stratamq.formats.message import decode_record
@@ -212,7 +214,13 @@ class PopRequests:
             return
         if fields.order and not self._broker.pop_order.may_pop((group, topic, queue_id), fields.attempt_id or "", now):
             return
-        found = self._read(fields, topic, queue_id, wanted, filters)
+        try:
+            found = self._read(fields, topic, queue_id, wanted, filters)
+        except (ReadPending, ServiceUnavailable, FlowControlled):
+            # In the cold tier: fetched now, or out of reach. What was taken from other queues must leave all the same.
+            if harvest.given:
+                return
+            raise
         if found is None:
             return
         offsets = tuple(_offsets_of(found))
@@ -353,6 +361,8 @@ class PopRequests:
             elif not one.peer.is_clogged:
                 try:
                     is_done = one.run()
+                except ReadPending:
+                    is_done = False  # it is being fetched from the cold tier: the next look finds it
                 except Exception as error:
                     code, remark = response_to_error(error)
                     one.peer.write(encode_response(one.header, code, remark=remark))
