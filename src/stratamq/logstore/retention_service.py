@@ -30,6 +30,7 @@ from stratamq.logstore.retention import plan_index as plan_index_files
 from stratamq.logstore.retention_losses import Offsets, describe_losses, loss_ranges, measure_loss
 from stratamq.logstore.retention_reading import LiveQueues, first_record_ms, queue_ends
 from stratamq.logstore.retention_values import (
+    Cause,
     Decision,
     Disks,
     Failure,
@@ -59,6 +60,14 @@ class Step(NamedTuple):
     pause_ms: int = 0
 
 
+class Preview(NamedTuple):
+    """What would be deleted, the disks now, and who would lose what: one step a queue, None where nobody does."""
+
+    plan: Plan
+    disks: Disks
+    losses: Iterator[Loss | None]
+
+
 class RetentionService:
     """Retention of one open store. See the module's text."""
 
@@ -84,6 +93,13 @@ class RetentionService:
         self.last_plan: Plan | None = None
         self.deleted_files = 0
         self.deleted_bytes = 0
+        self.deleted_by_cause: dict[Cause, tuple[int, int]] = {}
+        """What went since the start, and why: files, bytes."""
+        self.last_round_ms = 0
+        """Wall time of the last round; 0 before the first."""
+        self.blocked_since_ms = 0
+        """Wall time since when the disk keeps messages from being taken; 0 while it does not."""
+        self.blocked_times = 0
         self.lost: dict[tuple[str, str], tuple[int, int]] = {}
         """What groups lost since the start: (group, topic) -> messages, bytes."""
         self.gaps: list[tuple[int, int]] = []
@@ -122,9 +138,9 @@ class RetentionService:
     def watch(self) -> Disks:
         """Look at the disk: refuse writes above the warning mark, take them again at the force mark. Blocks for two
         system calls."""
-        log = [self._probe.usage(path) for path in self._log.paths.every]
-        disks = Disks(log, self._probe.usage(self._queues.directory))
-        self._log.full_paths = frozenset(usage.path for usage in log if usage.percent > self.policy.force_percent)
+        disks = self._disks()
+        full = (usage.path for usage in disks.log if usage.percent > self.policy.force_percent)
+        self._log.full_paths = frozenset(full)
         was_full = self.state.is_full
         is_full = full_after(disks, self.policy, was_full)
         self.state = dataclasses.replace(self.state, is_full=is_full)
@@ -132,12 +148,19 @@ class RetentionService:
         if is_full:
             marks = (self.policy.warning_percent, self.policy.force_percent)
             if not was_full:
+                self.blocked_since_ms = self._clock.wall_ms()
+                self.blocked_times += 1
                 _logger.error("%s: above %d %%, no messages are taken", describe_space(fullest), marks[0])
                 self._store.refuse_writes(DiskAboveMark(fullest.path, fullest.percent, *marks))
         elif was_full:
+            self.blocked_since_ms = 0
             _logger.warning("%s: messages are taken again", describe_space(fullest))
             self._store.refuse_writes(None)
         return disks
+
+    def _disks(self) -> Disks:
+        log = [self._probe.usage(path) for path in self._log.paths.every]
+        return Disks(log, self._probe.usage(self._queues.directory))
 
     # --- a round ----------------------------------------------------------------------------------------------
 
@@ -146,6 +169,7 @@ class RetentionService:
         disks = self.watch()
         decided = self._plan(disks)
         self.last_plan = decided
+        self.last_round_ms = self._clock.wall_ms()
         self.state = decided.state
         self._say(decided.warning)
         for decision in decided.deletions:
@@ -173,6 +197,27 @@ class RetentionService:
             return decided
         looked = [f._replace(is_read=f.base in wanted and self._log.is_read(f.base)) for f in files.log]
         return plan(files._replace(log=looked), now, disks, self.policy, state)
+
+    def preview(self, *, requested: bool = False) -> Preview:
+        """What the next round would delete, or, ``requested``, all rounds that an operator's request lets delete.
+
+        Changes nothing. Consume-queue and index files follow by themselves and are not in it. Blocks for two system
+        calls a disk, and one a file.
+        """
+        disks, state, policy = self._disks(), self.state, self.policy
+        if requested:
+            state = dataclasses.replace(state, manual_rounds=MANUAL_ROUNDS)
+            policy = dataclasses.replace(policy, delete_batch_max=MANUAL_ROUNDS * policy.delete_batch_max)
+        files = StoreFiles(self._log_files(), self._log.end, keep_from=self._keep_from(), store_bytes=self._bytes())
+        decided = plan(files, self._moment(), disks, policy, state)
+        return Preview(decided, disks, self._losses(decided))
+
+    def _losses(self, decided: Plan) -> Iterator[Loss | None]:
+        start, gap = self._log.min_offset, any(row.leaves_gap for row in decided.deletions)
+        every = list(self._reader.keys())
+        keys = [key for key in every if gap or not self._is_tiered(key[0])]
+        for lost in loss_ranges(self._reader, keys, self._offsets(), start, decided.min_offset_after):
+            yield None if lost is None else measure_loss(self._reader, lost)
 
     def _moment(self) -> Moment:
         wall = self._clock.wall_ms()
@@ -245,6 +290,8 @@ class RetentionService:
         self.state = dataclasses.replace(self.state, failures=failures)
         self.deleted_files += 1
         self.deleted_bytes += decision.frees_bytes
+        count, size = self.deleted_by_cause.get(decision.cause, (0, 0))
+        self.deleted_by_cause[decision.cause] = (count + 1, size + decision.frees_bytes)
         for loss in losses:
             messages, size = self.lost.get((loss.group, loss.topic), (0, 0))
             self.lost[loss.group, loss.topic] = (messages + loss.messages, size + loss.size_bytes)

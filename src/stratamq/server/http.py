@@ -10,6 +10,8 @@ path                    answer
 /api/v1/topics          topics with their queues; ``?own=1`` with the broker's own
 /api/v1/groups          consumer groups with members and lag
 /api/v1/tier            the cold tier: what it holds, what waits, what is wrong; 404 without one
+/api/v1/retention       what is deleted next, why, and who loses what; ``?requested=1``: after a request
+                        POST, from this machine only: let expired files go now, as the remoting request 329
 /api/...                RabbitMQ's management API over the AMQP side (`management`); it also changes
 ======================= =====================================================================
 """
@@ -18,12 +20,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from stratamq.broker.broker import Broker
+from stratamq.logstore.retention_service import RetentionService
 from stratamq.nameserver.routes import RouteTable
 from stratamq.server import views
 from stratamq.server.amqp_service import AmqpService
@@ -31,8 +35,11 @@ from stratamq.server.management.app import BODY_BYTES_MAX, ManagementApi
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.page import render_page
 from stratamq.server.remoting import RemotingListener
+from stratamq.server.retention_view import RetentionCollector, is_loopback, request_deletion, retention_view
 from stratamq.server.tier_metrics import TierCollector, tier_view
 from stratamq.tiered.store import TieredStore
+
+_NO_RETENTION: Final = {"error": "this broker keeps no files"}
 
 
 class HttpServer:
@@ -45,6 +52,7 @@ class HttpServer:
         listeners: Sequence[RemotingListener],
         *,
         amqp: Callable[[], AmqpService | None] = lambda: None,
+        retention: RetentionService | None = None,
     ) -> None:
         self._broker = broker
         self._routes = routes
@@ -54,6 +62,10 @@ class HttpServer:
         if isinstance(broker.store, TieredStore):
             names = (broker.config.cluster_name, broker.config.broker_name)
             self._registry.register(TierCollector(broker.store, names))
+        self._retention_service = retention
+        if retention is not None:
+            names = (broker.config.cluster_name, broker.config.broker_name)
+            self._registry.register(RetentionCollector(retention, names))
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.add_routes(
             [
@@ -64,6 +76,8 @@ class HttpServer:
                 web.get("/api/v1/topics", self._topics),
                 web.get("/api/v1/groups", self._groups),
                 web.get("/api/v1/tier", self._tier),
+                web.get("/api/v1/retention", self._retention),
+                web.post("/api/v1/retention", self._delete_expired),
                 *ManagementApi(amqp).routes(),
             ]
         )
@@ -83,6 +97,7 @@ class HttpServer:
             views.overview(self._broker, self._routes, self._listeners),
             views.topics(self._broker),
             views.groups(self._broker),
+            None if self._retention_service is None else await retention_view(self._retention_service),
         )
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
         return web.Response(text=text, content_type="text/html", headers=headers)
@@ -109,6 +124,21 @@ class HttpServer:
         if not isinstance(store, TieredStore):
             return web.json_response({"error": "this broker has no cold tier (--tier)"}, status=404)
         return web.json_response(tier_view(store))
+
+    async def _retention(self, request: web.Request) -> web.Response:
+        if self._retention_service is None:
+            return web.json_response(_NO_RETENTION, status=404)
+        requested = request.query.get("requested") in ("1", "true")
+        return web.json_response(await retention_view(self._retention_service, requested=requested))
+
+    async def _delete_expired(self, request: web.Request) -> web.Response:
+        if self._retention_service is None:
+            return web.json_response(_NO_RETENTION, status=404)
+        if not is_loopback(request.remote):
+            return web.json_response({"error": "only from the machine that the broker runs on"}, status=403)
+        if request.content_type != "application/json":  # a page of somebody else's in a browser cannot send that
+            return web.json_response({"error": "Content-Type must be application/json"}, status=415)
+        return web.json_response(request_deletion(self._retention_service), status=202)
 
     async def _groups(self, request: web.Request) -> web.Response:
         return web.json_response({"groups": views.groups(self._broker)})

@@ -174,7 +174,9 @@ class Server:
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)
         self._start_tasks(self.namesrv)
-        self.http = HttpServer(self.broker, self.namesrv.routes, self._listeners, amqp=lambda: self._amqp)
+        self.http = HttpServer(
+            self.broker, self.namesrv.routes, self._listeners, amqp=lambda: self._amqp, retention=self.retention
+        )
         self._stack.push_async_callback(self.http.close)
         await self.broker_listener.listen(broker_socket)
         if config.vip_port and port > 2:

@@ -8,6 +8,8 @@ from typing import Any
 
 from stratamq.units import format_bytes
 
+_FILES_SHOWN = 20
+"""Commit-log files on the page, the oldest first; the JSON has more."""
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1c2733; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
@@ -18,7 +20,12 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 
-def render_page(overview: dict[str, Any], topics: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> str:
+def render_page(
+    overview: dict[str, Any],
+    topics: Sequence[dict[str, Any]],
+    groups: Sequence[dict[str, Any]],
+    retention: dict[str, Any] | None = None,
+) -> str:
     """The whole page. Everything that clients chose (names) is escaped."""
     store = overview["store"]
     failure = f'<p class="bad">{escape(store["failure"])}</p>' if store["failure"] else ""
@@ -27,8 +34,8 @@ def render_page(overview: dict[str, Any], topics: Sequence[dict[str, Any]], grou
         f"<title>StrataMQ {escape(overview['broker'])}</title><style>{_STYLE}</style></head><body>"
         f"<h1>StrataMQ <span class=muted>{escape(overview['broker'])} in {escape(overview['cluster'])}, "
         f"{escape(overview['address'])}, version {escape(overview['version'])}</span></h1>{failure}"
-        f"{_store(overview)}{_topics(topics)}{_groups(groups)}"
-        "<p class=muted>The same as JSON: /api/v1/overview, /api/v1/topics, /api/v1/groups. "
+        f"{_store(overview)}{_topics(topics)}{_groups(groups)}{_retention(retention)}"
+        "<p class=muted>The same as JSON: /api/v1/overview, /api/v1/topics, /api/v1/groups, /api/v1/retention. "
         "Metrics: /metrics. Refreshes every 10 s.</p></body></html>"
     )
 
@@ -80,6 +87,27 @@ def _groups(groups: Sequence[dict[str, Any]]) -> str:
             rows.append(_row(cells, numbers=(1, 4)))
     head = _row(["Group", "Members", "Model", "Topic", "Lag"], numbers=(1, 4), cell="th")
     return f"<h2>Consumer groups</h2><table>{head}{''.join(rows)}</table>"
+
+
+def _retention(view: dict[str, Any] | None) -> str:
+    if view is None:
+        return ""
+    gone = ", ".join(f"{row['files']} {name}" for name, row in view["deleted"].items())
+    disks = ", ".join(f"{disk['path']} {disk['percent']} %" for disk in view["disks"])
+    rows = [("Disks", disks), ("Next round", view["trigger"]), ("Deleted since start", gone)]
+    text = "<h2>Retention</h2>"
+    if view["is_blocked"]:
+        text += '<p class="bad">The disk is too full: no messages are taken.</p>'
+    text += "<table>" + "".join(_row(row) for row in rows) + "</table>"
+    files = [("goes", row) for row in view["goes"]] + [("stays", row) for row in view["stays"]]
+    cells = [_row([row["file"].rpartition("/")[2], what, row["reason"]]) for what, row in files[:_FILES_SHOWN]]
+    lost = [_row([row["group"] or "(nobody)", row["topic"], row["messages"]], numbers=(2,)) for row in view["losses"]]
+    if cells:
+        text += f"<table>{_row(['File', '', 'Why'], cell='th')}{''.join(cells)}</table>"
+    if lost:
+        head = _row(["Group that loses", "Topic", "Messages"], numbers=(2,), cell="th")
+        text += f"<table>{head}{''.join(lost)}</table>"
+    return text
 
 
 def _row(cells: Iterable[object], *, numbers: Sequence[int] = (), cell: str = "td") -> str:
