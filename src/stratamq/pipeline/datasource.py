@@ -1,5 +1,7 @@
 """`spark.read.format("stratamq")`: the log store as a Spark data source, read from its files.
 
+Streams are in `pipeline.stream`; they read with the batch reader of this module.
+
 Who does what, and where. The driver's JVM asks a short-lived Python process to plan; executors ask Python workers to
 read. Nothing but numbers and names travels between them.
 
@@ -31,7 +33,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from stratamq.errors import PipelineError
 from stratamq.pipeline.filters import Bounds, take_filters
@@ -56,7 +58,7 @@ class RangePartition(InputPartition):
 
 
 class StrataDataSource(DataSource):
-    """The source `stratamq`: batch reads of a store directory. Options are listed in `pipeline.options.OPTIONS`."""
+    """The source `stratamq`: a store directory as a batch or a stream. Its options: `pipeline.options.OPTIONS`."""
 
     @classmethod
     def name(cls) -> str:
@@ -91,6 +93,24 @@ class StrataDataSource(DataSource):
             case "false":
                 return StrataReader(schema, options)
         return OptionallyPushingReader(schema, options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of the columns in ``schema`` as a stream. Planning process, once a query or its restart.
+
+        Raises:
+            PipelineError, ConfigError: An option is unusable, or a column is unknown or of another type; or this
+                Spark is older than 4.2.
+        """
+        from stratamq.pipeline.schema import check_columns
+
+        options = parse_options(self.options, streaming=True)
+        options = dataclasses.replace(options, path=os.path.abspath(options.path))
+        check_columns(schema)
+        try:
+            from stratamq.pipeline.stream import StrataStreamReader
+        except ImportError as error:
+            raise PipelineError(f"streams need Spark 4.2 or newer ({error})") from error
+        return StrataStreamReader(schema, options)
 
 
 class StrataReader(DataSourceReader):

@@ -21,13 +21,20 @@ OPTIONS: Final[Mapping[str, str]] = {
     "subscribe": "The same as topics, under the name that Kafka's source has.",
     "subscribePattern": "Regular expression that must match a whole topic name.",
     "queues": "Comma list of queue ids; without it all queues.",
-    "startingOffsets": 'earliest (default), latest, or JSON {"topic": {"0": 17}}; -2 is earliest, -1 latest. '
+    "startingOffsets": "earliest (default of batch reads), latest (default of streams), or JSON "
+    '{"topic": {"0": 17}}; -2 is earliest, -1 latest. '
     "Queues that are not named start at their earliest offset.",
     "endingOffsets": "latest (default), earliest, or JSON as above; exclusive. Queues not named end at latest.",
     "startingTimestamp": "Store time in ms: begin each queue at its first message stored then or later. "
     "Wins over startingOffsets.",
     "endingTimestamp": "Store time in ms: end each queue before its first message stored then or later. "
     "Wins over endingOffsets.",
+    "startingOffsetsByTimestamp": 'Store times in ms by queue, JSON {"topic": {"0": 1700000000000}}. '
+    "Wins over startingTimestamp for the queues it names.",
+    "endingOffsetsByTimestamp": "The same for the ends; wins over endingTimestamp.",
+    "maxOffsetsPerTrigger": "Streams: at most so many records a batch, shared by what waits in each queue.",
+    "maxBytesPerTrigger": "Streams: about so many bytes of the log a batch, at least one record. With "
+    "maxOffsetsPerTrigger both hold.",
     "columns": "Comma list of the columns to build; the others then cost nothing. A schema does the same.",
     "bytesPerSplit": "About how many bytes of the log one task reads (default 128 MiB; 1048576, 64k, 100m, 1g).",
     "minPartitions": "Cut ranges further until there are at least so many tasks (default 1).",
@@ -63,6 +70,10 @@ class ReadOptions:
     ending_offsets: OffsetsByQueue | None = None
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
+    starting_times: OffsetsByQueue | None = None
+    ending_times: OffsetsByQueue | None = None
+    rows_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
     columns: tuple[str, ...] | None = None
     bytes_per_split: int = BYTES_PER_SPLIT_DEFAULT
     partitions_min: int = 1
@@ -77,8 +88,8 @@ class ReadOptions:
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options of one read.
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Check the options of one read. A stream has no end, and begins at the latest offsets when nothing is said.
 
     Raises:
         PipelineError: An option is unknown, missing, or contradicts another.
@@ -92,7 +103,9 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     if len(chosen) > 1:
         raise PipelineError(f"the options {' and '.join(chosen)} exclude each other: give one of them")
     topics = options.get("topics", options.get("subscribe"))
-    start, starts = _offsets(options, "startingOffsets", EARLIEST)
+    if streaming and (ends_at := [name for name in options if name.startswith("ending")]):
+        raise PipelineError(f"a stream has no end: leave out {', '.join(ends_at)}, or read a batch")
+    start, starts = _offsets(options, "startingOffsets", LATEST if streaming else EARLIEST)
     end, ends = _offsets(options, "endingOffsets", LATEST)
     return ReadOptions(
         path=path.removeprefix("file://") if path.startswith("file:///") else path,
@@ -105,6 +118,10 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         ending_offsets=ends,
         starting_timestamp_ms=_whole(options, "startingTimestamp", None, 0),
         ending_timestamp_ms=_whole(options, "endingTimestamp", None, 0),
+        starting_times=_times(options, "startingOffsetsByTimestamp"),
+        ending_times=_times(options, "endingOffsetsByTimestamp"),
+        rows_per_trigger=_whole(options, "maxOffsetsPerTrigger", None, 1),
+        bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", 0, at_least=1) or None,
         columns=tuple(_names(options["columns"], "columns")) if "columns" in options else None,
         bytes_per_split=_bytes(options, "bytesPerSplit", BYTES_PER_SPLIT_DEFAULT),
         partitions_min=_whole(options, "minPartitions", 1, 1, PARTITIONS_MAX) or 1,
@@ -163,14 +180,14 @@ def _whole(
     return int(value)
 
 
-def _bytes(options: Mapping[str, str], name: str, default: int) -> int:
+def _bytes(options: Mapping[str, str], name: str, default: int, *, at_least: int = BYTES_PER_SPLIT_MIN) -> int:
     value = options.get(name)
     if value is None:
         return default
     found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", value.lower())
     size = int(found[1]) * 1024 ** " kmg".index(found[2] or " ") if found else 0
-    if size < BYTES_PER_SPLIT_MIN:
-        raise _bad(name, value, f"a size of at least {BYTES_PER_SPLIT_MIN} bytes, such as 67108864, 64m or 1g")
+    if size < at_least:
+        raise _bad(name, value, f"a size of at least {at_least} bytes, such as 67108864, 64m or 1g")
     return size
 
 
@@ -203,16 +220,27 @@ def _offsets(options: Mapping[str, str], name: str, default: int) -> tuple[int, 
     if value.lower() in ("earliest", "latest"):
         return (EARLIEST if value.lower() == "earliest" else LATEST), None
     allowed = 'earliest, latest, or JSON such as {"topic": {"0": 17, "1": -2}} (-2 earliest, -1 latest)'
+    return default, _by_queue(name, value, EARLIEST, allowed)
+
+
+def _times(options: Mapping[str, str], name: str) -> OffsetsByQueue | None:
+    value = options.get(name)
+    allowed = 'JSON such as {"topic": {"0": 1700000000000}}, times in ms'
+    return None if value is None else _by_queue(name, value, 0, allowed)
+
+
+def _by_queue(name: str, value: str, at_least: int, allowed: str) -> OffsetsByQueue:
+    """Numbers by topic and queue, out of JSON."""
     try:
         document = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad(name, value, allowed) from error
     if not isinstance(document, dict) or not all(isinstance(queues, dict) for queues in document.values()):
         raise _bad(name, value, allowed)
     found: dict[str, dict[int, int]] = {}
     for topic, queues in document.items():
-        for queue, offset in queues.items():
-            if not queue.isdecimal() or type(offset) is not int or offset < EARLIEST:
+        for queue, number in queues.items():
+            if not queue.isdecimal() or type(number) is not int or number < at_least:
                 raise _bad(name, value, allowed)
-            found.setdefault(topic, {})[int(queue)] = offset
-    return default, found
+            found.setdefault(topic, {})[int(queue)] = number
+    return found

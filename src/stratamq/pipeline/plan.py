@@ -40,15 +40,20 @@ def plan_read(options: ReadOptions, bounds: Bounds | None = None) -> list[Split]
     with StoreSnapshot.open(path) as snapshot:
         keys = [key for key, _ in list_queues(str(path))]
         spans = plan_spans(keys, snapshot, options, bounds or Bounds())
-        splits = plan_splits(snapshot, spans, bytes_per_split=options.bytes_per_split)
-        # Cut finer until there are enough: a span that is hardly larger than a split stays in one piece at first.
-        total, records = sum(split.size_bytes for split in splits), sum(split.hi - split.lo for split in splits)
-        wanted = min(options.partitions_min, records)
-        size = min(options.bytes_per_split, total // max(1, wanted))
-        while len(splits) < wanted and size > 0:
-            splits = plan_splits(snapshot, spans, bytes_per_split=size)
-            size //= 2
-        return splits
+        return cut_spans(snapshot, spans, options)
+
+
+def cut_spans(snapshot: StoreSnapshot, spans: Sequence[QueueSpan], options: ReadOptions) -> list[Split]:
+    """Cut spans into splits of ``bytesPerSplit``, and finer until there are ``minPartitions`` of them."""
+    splits = plan_splits(snapshot, spans, bytes_per_split=options.bytes_per_split)
+    # A span that is hardly larger than a split stays in one piece at first.
+    total, records = sum(split.size_bytes for split in splits), sum(split.hi - split.lo for split in splits)
+    wanted = min(options.partitions_min, records)
+    size = min(options.bytes_per_split, total // max(1, wanted))
+    while len(splits) < wanted and size > 0:
+        splits = plan_splits(snapshot, spans, bytes_per_split=size)
+        size //= 2
+    return splits
 
 
 def group_splits(splits: Sequence[Split], bytes_per_task: int, *, tasks_min: int = TASKS_KEPT) -> list[list[Split]]:
@@ -85,7 +90,8 @@ def plan_spans(keys: Iterable[QueueKey], snapshot: Snapshot, options: ReadOption
         if not bounds.wants_queue(topic, queue_id):
             continue
         queue = snapshot.queue(topic, queue_id)
-        lo, hi = _within_time(snapshot, queue, bounds, _start(snapshot, queue, options), _end(snapshot, queue, options))
+        lo, hi = start_offset(snapshot, queue, options), _end(snapshot, queue, options)
+        lo, hi = _within_time(snapshot, queue, bounds, lo, hi)
         spans.extend(QueueSpan(topic, queue_id, a, b) for a, b in bounds.ranges(lo, hi))
     return spans
 
@@ -99,7 +105,13 @@ def chosen_queues(keys: Iterable[QueueKey], options: ReadOptions) -> list[QueueK
     if options.queues is not None and options.fail_on_data_loss and of_topics:
         _insist(options.queues, {key.queue_id for key in of_topics}, "none of the topics has queue", "there are")
     chosen = [key for key in of_topics if options.queues is None or key.queue_id in options.queues]
-    for option, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+    named = (
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+        ("startingOffsetsByTimestamp", options.starting_times),
+        ("endingOffsetsByTimestamp", options.ending_times),
+    )
+    for option, offsets in named:
         for topic, by_queue in (offsets or {}).items():
             for queue_id in by_queue:
                 if (topic, queue_id) not in chosen and options.fail_on_data_loss:
@@ -113,7 +125,15 @@ def _insist(asked: Iterable[object], there: Iterable[object], text: str, has: st
         raise PipelineError(f"{text} {', '.join(absent)}; {has} {', '.join(sorted(map(str, there))) or 'none'}")
 
 
-def _start(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
+def start_offset(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
+    """Where the options have a queue begin. A time wins over an offset, one of the queue over one of all queues.
+
+    Raises:
+        DataLost: The offset is not in the store, and ``failOnDataLoss`` is on.
+    """
+    at_ms = (options.starting_times or {}).get(queue.topic, {}).get(queue.queue_id)
+    if at_ms is not None:
+        return snapshot.offset_by_time(queue.topic, queue.queue_id, at_ms)
     if options.starting_timestamp_ms is not None:
         return snapshot.offset_by_time(queue.topic, queue.queue_id, options.starting_timestamp_ms)
     by_queue = (options.starting_offsets or {}).get(queue.topic, {})
@@ -121,6 +141,9 @@ def _start(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
 
 
 def _end(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
+    at_ms = (options.ending_times or {}).get(queue.topic, {}).get(queue.queue_id)
+    if at_ms is not None:
+        return snapshot.offset_by_time(queue.topic, queue.queue_id, at_ms)
     if options.ending_timestamp_ms is not None:
         return snapshot.offset_by_time(queue.topic, queue.queue_id, options.ending_timestamp_ms)
     by_queue = (options.ending_offsets or {}).get(queue.topic, {})

@@ -1,0 +1,158 @@
+"""`spark.readStream.format("stratamq")`: a store directory as a stream, its offsets in Spark's checkpoint.
+
+One Python process on the driver plans all batches of a query (`initialOffset`, `latestOffset`, `partitions`); `read`
+runs in workers, on a pickled copy, and is that of the batch source. A batch is a set of ranges ``[start, end)`` of
+queue offsets, so a batch that is run again after a crash reads the same records.
+
+Imported at the first stream, because it needs what Spark 4.2 brought: limits and ``Trigger.AvailableNow``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from stratamq.logstore.listing import list_queues
+from stratamq.logstore.snapshot import StoreSnapshot
+from stratamq.logstore.types import QueueKey
+from stratamq.pipeline.datasource import RangePartition, StrataReader
+from stratamq.pipeline.options import ReadOptions
+from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, start_offset
+from stratamq.pipeline.progression import Offsets, check_losses, decode_offsets, encode_offsets, next_end
+from stratamq.pipeline.reader import QueueSpan, plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Document = dict[str, dict[str, int]]
+
+
+class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one streaming query and reads their ranges."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self.options = options
+        self.batch = StrataReader(schema, options)
+        self.frozen: dict[QueueKey, int] | None = None
+
+    def initialOffset(self) -> Document:
+        """Where a new query begins, by ``startingTimestamp`` or ``startingOffsets``. Not called with a checkpoint.
+
+        Raises:
+            PipelineError, DataLost: A topic, queue or offset that was asked for is not there.
+        """
+        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
+            keys = chosen_queues([key for key, _ in list_queues(self.options.path)], self.options)
+            return encode_offsets(
+                {key: start_offset(snapshot, snapshot.queue(key.topic, key.queue_id), self.options) for key in keys}
+            )
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger`` or else ``maxBytesPerTrigger``. With both, `latestOffset` applies the second too."""
+        if self.options.rows_per_trigger is not None:
+            return ReadMaxRows(self.options.rows_per_trigger)
+        if self.options.bytes_per_trigger is not None:
+            return ReadMaxBytes(self.options.bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
+        """How far the next batch goes under ``limit``. Opens the store's file lists and ends of queues.
+
+        Raises:
+            DataLost: Records that come next are gone, and ``failOnDataLoss`` is on.
+        """
+        at = decode_offsets(start)
+        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
+            earliest, latest = self._ends(snapshot)
+            at = self._from(at, earliest, latest)
+            if self.frozen is not None:
+                latest = {key: min(end, self.frozen[key]) for key, end in latest.items() if key in self.frozen}
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+            if rows is not None:
+                size = self.options.bytes_per_trigger
+            sizes: dict[QueueKey, int] | None = None
+            if size is not None:
+                spans = [QueueSpan(*key, at[key], end) for key, end in latest.items() if end > at[key]]
+                sizes = {}
+                for split in plan_splits(snapshot, spans, bytes_per_split=self.options.bytes_per_split):
+                    key = QueueKey(split.topic, split.queue_id)
+                    sizes[key] = sizes.get(key, 0) + split.size_bytes
+        return encode_offsets(next_end(at, latest, rows_max=rows, sizes=sizes, bytes_max=size))
+
+    def reportLatestOffset(self) -> Document:
+        """The ends of all queues now, for ``sources[].latestOffset`` of the progress: lag is what lies between."""
+        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
+            return encode_offsets(self._ends(snapshot)[1])
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where this run ends: at what is in the store now."""
+        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
+            self.frozen = self._ends(snapshot)[1]
+
+    def partitions(self, start: Document, end: Document) -> list[InputPartition]:
+        """The tasks of a batch. A queue that is only in ``end`` is read from its earliest offset.
+
+        Raises:
+            DataLost: Records of the batch are gone, and ``failOnDataLoss`` is on.
+        """
+        options = self.options
+        at, ends = decode_offsets(start), decode_offsets(end)
+        with StoreSnapshot.open(Path(options.path)) as snapshot:
+            earliest, latest = self._ends(snapshot)
+            moved = {key for key, offset in ends.items() if at.get(key) != offset}
+            at = self._from({key: offset for key, offset in at.items() if key in moved}, earliest, latest)
+            if options.fail_on_data_loss:
+                check_losses({key: ends[key] for key in moved}, earliest, latest)
+            spans = [
+                QueueSpan(*key, at[key], min(ends[key], latest[key]))
+                for key in sorted(moved)
+                if key in latest and min(ends[key], latest[key]) > at[key]
+            ]
+            splits = cut_spans(snapshot, spans, options)
+        groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
+        tasks = [RangePartition((one.topic, one.queue_id, one.lo, one.hi) for one in group) for group in groups]
+        return list(tasks) or [RangePartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in a worker; see `StrataReader.read`."""
+        return self.batch.read(partition)
+
+    def commit(self, end: Document) -> None:
+        """Nothing to do: the checkpoint is the only truth about where a stream stands."""
+
+    def stop(self) -> None:
+        """Nothing to do: no file stays open between calls."""
+
+    def _ends(self, snapshot: StoreSnapshot) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
+        """Earliest and next offset of each chosen queue. Topics may be absent by now: the check of losses says so."""
+        lenient = dataclasses.replace(self.options, fail_on_data_loss=False, starting_offsets=None, ending_offsets=None)
+        ranges = {
+            key: snapshot.queue(key.topic, key.queue_id)
+            for key in chosen_queues([key for key, _ in list_queues(self.options.path)], lenient)
+        }
+        return (
+            {key: one.min_offset for key, one in ranges.items()},
+            {key: one.max_offset for key, one in ranges.items()},
+        )
+
+    def _from(self, at: Offsets, earliest: Offsets, latest: Offsets) -> dict[QueueKey, int]:
+        """Where reading goes on: new queues at their earliest offset, and past what is lost where that is allowed."""
+        if self.options.fail_on_data_loss:
+            check_losses(at, earliest, latest)
+        found = dict(at)
+        for key, first in earliest.items():
+            found[key] = min(max(at.get(key, first), first), max(latest[key], at.get(key, first)))
+        return found

@@ -1,0 +1,58 @@
+"""Offsets of a stream: their form, how a limit is shared, and which losses are seen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratamq.errors import DataLost, PipelineError
+from stratamq.logstore.types import QueueKey
+from stratamq.pipeline.progression import check_losses, decode_offsets, encode_offsets, next_end, share_limit
+
+KEYS = st.builds(QueueKey, st.sampled_from(["a", "b", "c"]), st.integers(0, 12))
+A0 = QueueKey("a", 0)
+
+
+@given(st.dictionaries(KEYS, st.integers(0, 2**62)))
+def test_offsets_survive_a_checkpoint_in_a_fixed_order(offsets):
+    document = encode_offsets(offsets)
+    assert decode_offsets(document) == offsets
+    backwards = dict(sorted(offsets.items(), reverse=True))
+    assert repr(encode_offsets(backwards)) == repr(document)
+
+
+@pytest.mark.parametrize("document", [{"a": 1}, {"a": {"x": 1}}, {"a": {"0": -1}}, {"a": {"0": True}}])
+def test_a_foreign_checkpoint_is_refused(document):
+    with pytest.raises(PipelineError, match="checkpoint"):
+        decode_offsets(document)
+
+
+@given(st.dictionaries(KEYS, st.integers(1, 10**12), min_size=1), st.integers(1, 10**12))
+def test_a_limit_is_shared_to_the_last_record(backlog, limit):
+    shares = share_limit(backlog, limit)
+    assert sum(shares.values()) == min(limit, sum(backlog.values()))
+    assert all(0 <= shares[key] <= backlog[key] for key in backlog)
+
+
+@given(st.dictionaries(KEYS, st.integers(1, 1000), min_size=1), st.integers(1, 500), st.integers(1, 10**6))
+def test_a_limited_stream_comes_to_its_end(latest, rows, size):
+    at = dict.fromkeys(latest, 0)
+    for _ in range(1 + sum(latest.values())):
+        waiting = {key: 100 * (latest[key] - at[key]) for key in latest}
+        after = next_end(at, latest, rows_max=rows, sizes=waiting, bytes_max=size)
+        assert sum(after.values()) - sum(at.values()) <= max(1, min(rows, size // 100))
+        if after == at:
+            break
+        at = after
+    assert at == latest
+
+
+def test_losses_are_told_apart():
+    check_losses({A0: 5}, {A0: 5}, {A0: 5})
+    with pytest.raises(DataLost, match="4 of topic a, queue 0, but the store has 5 to 9"):
+        check_losses({A0: 4}, {A0: 5}, {A0: 9})
+    with pytest.raises(DataLost, match="10 of topic a"):
+        check_losses({A0: 10}, {A0: 5}, {A0: 9})
+    with pytest.raises(DataLost, match="is gone from the store"):
+        check_losses({A0: 4}, {}, {})
