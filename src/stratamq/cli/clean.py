@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from stratamq.cli.clean_broker import clean_broker
+from stratamq.cli.clean_rows import AT_START, GOES, LOSES, NOBODY, NOW, STAYS
 from stratamq.cli.output import Item, Kind, Printer, output_options
 from stratamq.clock import SystemClock
 from stratamq.config import RetentionConfig, TieredConfig
@@ -20,34 +22,12 @@ from stratamq.logstore.retention_values import Moment, Plan, RetentionState
 from stratamq.tiered.offline import keep_from, tiered_topics
 from stratamq.units import format_bytes
 
-GOES = (
-    Item("file", "file"),
-    Item("when", "when"),
-    Item("frees_bytes", "frees", Kind.BYTES),
-    Item("reason", "why"),
-)
-STAYS = (
-    Item("file", "file"),
-    Item("cause", "stays"),
-    Item("due_ms", "expires", Kind.TIME),
-    Item("reason", "why"),
-)
-LOSES = (
-    Item("group", "group"),
-    Item("topic", "topic"),
-    Item("messages", "messages", Kind.COUNT),
-    Item("bytes", "bytes", Kind.BYTES),
-    Item("oldest_ms", "oldest", Kind.TIME),
-)
 MARKS = (
     Item("percent", "above %", Kind.COUNT),
     Item("meaning", "from then on"),
     Item("when", "when"),
     Item("at_ms", "at", Kind.TIME),
 )
-NOW, AT_START = "now", "a minute after the next start"
-NOBODY = "(nobody has read it)"
-
 _store_argument = click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 _config_option = click.option(
     "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="broker.conf with the settings."
@@ -58,7 +38,10 @@ _hours_option = click.option(
 
 
 @click.command()
-@_store_argument
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option(
+    "--broker", metavar="HOST:PORT", help="Ask the running broker with this HTTP address, instead of DIRECTORY."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go; works beside a running broker.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
@@ -70,7 +53,8 @@ _hours_option = click.option(
 @_config_option
 @output_options
 def clean(
-    directory: Path,
+    directory: Path | None,
+    broker: str | None,
     dry_run: bool,
     yes: bool,
     to_percent: int | None,
@@ -82,8 +66,18 @@ def clean(
     """Delete expired files of a store, or say which.
 
     Names each file that goes and why, and what each consumer group loses with it. Without --dry-run no broker may be
-    running on the store; it asks before it deletes.
+    running on the store; it asks before it deletes. With --broker, a running broker deletes by its own settings.
     """
+    if (directory is None) == (broker is None):
+        raise click.UsageError("name either a store's DIRECTORY or a --broker")
+    if broker is not None:
+        if to_percent is not None or reserved_hours is not None or config_file is not None:
+            raise click.UsageError(
+                "a broker goes by its own settings; --to-percent, --reserved-hours and --config do not"
+            )
+        clean_broker(broker, printer, dry_run=dry_run, yes=yes)
+        return
+    assert directory is not None
     policy = read_policy(config_file, reserved_hours)
     policy = dataclasses.replace(policy, delete_batch_max=10_000, clean_forcibly=to_percent is not None)
     if to_percent is not None:
@@ -156,7 +150,8 @@ def show_plan(store: OfflineStore, decided: Plan, printer: Printer) -> None:
     if not rows:
         printer.remark("No consumer group loses messages that it has not read.")
     disks = store.disks()
-    before, after = disks.log[0], decided.disk_after[0]
+    emptiest = min(range(len(disks.log)), key=lambda number: disks.log[number].percent)
+    before, after = disks.log[emptiest], decided.disk_after[emptiest]
     facts = [
         (Item("frees_bytes", "frees", Kind.BYTES), decided.frees_bytes),
         (Item("percent_before", "disk used now, %"), before.percent if before.is_known else None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import urllib.error
 import urllib.request
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stratamq.cli.main import main
 from stratamq.server.lifecycle import Server, Settings
 from stratamq.server.page import render_page
 from stratamq.server.retention import run_round
@@ -119,3 +122,65 @@ async def test_the_page_has_the_plan(server):
     shown["losses"] = [{"group": "<g>", "topic": "T", "messages": 1}]
     overview = json.loads((await ask(server, "/api/v1/overview"))[1])
     assert "&lt;g&gt;" in render_page(overview, [], [], shown)
+
+
+async def store_clean(server: Server, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    """Exit code and JSON of ``stratamq store clean --broker`` in a thread."""
+    command = ["store", "clean", "--broker", server.addresses.http, "--output", "json", *arguments]
+    code = await to_thread(main, command)
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out.strip() else None
+
+
+async def test_clean_shows_the_plan_of_a_running_broker_and_lets_it_delete(server, capsys, tmp_path):
+    service = server.retention
+    service.policy = dataclasses.replace(service.policy, file_reserved_hours=0, delete_batch_max=1)
+    code, told = await store_clean(server, capsys, "--dry-run")
+    assert code == 0
+    assert service.state.manual_rounds == 0
+    command = ["store", "clean", str(tmp_path), "--dry-run", "--output", "json", "--reserved-hours", "0"]
+    assert await to_thread(main, command) == 0
+    offline = json.loads(capsys.readouterr().out)
+    assert told["goes"] == [row for row in offline["goes"] if "commitlog" in row["file"]]
+    assert len(told["goes"]) >= 3
+    assert set(offline) - {"remarks"} <= set(told), "the same keys as for a directory"
+    code, told = await store_clean(server, capsys, "--yes")
+    assert (code, told["requested"]["rounds"]) == (0, 20)
+    for _ in told["goes"]:
+        await run_round(service)
+    assert service._log.min_offset == told["disk"]["min_offset_after"]
+    assert len(service._log.bases) == 1
+    code, told = await store_clean(server, capsys, "--yes")
+    assert (code, told["goes"], told["remarks"][-1]) == (0, [], "Nothing to delete.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--broker", "127.0.0.1:1", "--dry-run"], 6),
+        (["--broker", "nonsense", "--dry-run"], 1),
+        (["--broker", "127.0.0.1:1", "--to-percent", "50"], 2),
+        (["DIR", "--broker", "127.0.0.1:1"], 2),
+        ([], 2),
+    ],
+)
+def test_clean_without_a_broker_to_ask(arguments, code, capsys):
+    assert main(["store", "clean", *arguments]) == code
+    assert "stratamq" in capsys.readouterr().err.lower()
+
+
+async def test_clean_refuses_an_answer_that_is_no_plan(capsys):
+    for answer in (b"", b"[]", b"{}", b'{"goes": [1]}', b'{"goes": {}, "stays": 0}', b"[" * 100_000):
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+
+        async def reply(reader, writer, text=head + answer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(text)
+            writer.close()
+
+        peer = await asyncio.start_server(reply, "127.0.0.1", 0)
+        port = peer.sockets[0].getsockname()[1]
+        async with peer:
+            code = await to_thread(main, ["store", "clean", "--broker", f"127.0.0.1:{port}", "--dry-run"])
+        assert code == 1, answer[:20]
+        assert "refused /api/v1/retention" in capsys.readouterr().err
