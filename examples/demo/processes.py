@@ -65,12 +65,12 @@ class Processes:
         self._running.append(process)
         return process
 
-    def start_broker(self, data: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    def start_broker(self, data: Path, *more: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
         """Start ``stratamq serve`` on free ports. Returns the process and its addresses."""
         ready = self.logs / "ready.json"
         ready.unlink(missing_ok=True)
         ports = [word for name in ("namesrv", "broker", "http", "amqp") for word in (f"--{name}-port", "0")]
-        command = [*STRATAMQ, "serve", "--data-dir", str(data), *ports, "--ready-file", str(ready)]
+        command = [*STRATAMQ, "serve", "--data-dir", str(data), *ports, "--ready-file", str(ready), *more]
         process = self.start("broker", command)
         deadline = time.monotonic() + START_SECONDS_MAX
         while not ready.exists():

@@ -21,6 +21,8 @@ if str(ROOT) not in sys.path:
 
 from examples.demo import orders  # noqa: E402
 from examples.demo.checks import Received, check_counts, check_received  # noqa: E402
+from examples.demo.clients import GROUP  # noqa: E402
+from examples.demo.cold import check_tier, go_to_the_start, tier_options, wait_for_tier  # noqa: E402
 from examples.demo.processes import DemoFailed, Processes, stop_broker, watch  # noqa: E402
 from examples.demo.query import query_by_key  # noqa: E402
 from examples.demo.screen import Screen  # noqa: E402
@@ -55,7 +57,7 @@ class Demo:
     def run(self) -> None:
         """All chapters. Raises DemoFailed at the first thing that is not as it must be."""
         with self.screen.chapter("Start a broker with its name server"):
-            broker, addresses = self.processes.start_broker(self.store)
+            broker, addresses = self.processes.start_broker(self.store, *tier_options(self.out))
             self.screen.say(
                 f"   name server {addresses['namesrv']}, broker {addresses['broker']}, data in {self.store}"
             )
@@ -67,12 +69,16 @@ class Demo:
             self.look_up(addresses["broker"])
         with self.screen.chapter(f"Run {self.tasks:,} Celery tasks over AMQP, and kill a worker half-way"):
             self.celery(addresses)
+        with self.screen.chapter("Wait until the cold tier has everything"):
+            self.tier(addresses["http"])
         with self.screen.chapter("Stop the broker, then check its files"):
             stop_broker(broker, self.processes)
             self.screen.say("   stopped in order (exit code 0)")
             self.check_store()
         with self.screen.chapter("Report on the store with Spark"):
             self.report()
+        with self.screen.chapter("Lose the disk: an empty data directory, and the same cold tier"):
+            self.serve_from_tier()
 
     def send(self, namesrv: str) -> None:
         """Four processes send, each its own share and in order, every message answered before the next."""
@@ -92,13 +98,6 @@ class Demo:
 
     def consume(self, namesrv: str) -> None:
         """A push consumer takes all; then content, completeness and order are compared with what the events must be."""
-        out = self.processes.logs / "received.jsonl"
-        arguments = ["consume", "--namesrv", namesrv, "--events", str(self.events), "--out", str(out)]
-        with self.screen.bar("consuming", self.events) as bar:
-            consumer = self.processes.start_client("consumer", arguments)
-            watch([consumer], bar.at, self.processes)
-        rate = consumer.done / max(consumer.seconds, 0.001)
-        self.screen.say(f"   {consumer.done:,} delivered, {rate:,.0f} a second")
         with self.screen.bar("making the events again to compare", self.events) as bar:
             for event in orders.events(self.events):
                 self.sent[event.topic, event.tag] += 1
@@ -106,15 +105,27 @@ class Demo:
                 self.digests.append(event.digest.hex())
                 if event.number % 500 == 0:
                     bar.at(event.number)
-        with out.open(encoding="utf-8") as file:
-            received = [Received(*json.loads(line)) for line in file]
-        _demand(check_received(received, self.digests.__getitem__, self.events, SENDERS))
+        received, rate = self.take_all(namesrv, "consumer")
         queues = len({(row.topic, row.queue_id) for row in received})
         self.screen.say(
             f"   every topic, tag, key and body as sent; none lost, none twice; in order in all {queues} queues"
         )
         self.rows.append(("received", f"{len(received):,} events from {queues} queues; {rate:,.0f} a second"))
         self.rows.append(("checked", "content, keys and tags of every event; none lost, none twice, order kept"))
+
+    def take_all(self, namesrv: str, name: str) -> tuple[list[Received], float]:
+        """Consume every event with the C++ client and check each; what came, and how many a second."""
+        out = self.processes.logs / f"received-{name}.jsonl"
+        arguments = ["consume", "--namesrv", namesrv, "--events", str(self.events), "--out", str(out)]
+        with self.screen.bar("consuming", self.events) as bar:
+            consumer = self.processes.start_client(name, arguments)
+            watch([consumer], bar.at, self.processes)
+        rate = consumer.done / max(consumer.seconds, 0.001)
+        self.screen.say(f"   {consumer.done:,} delivered, {rate:,.0f} a second")
+        with out.open(encoding="utf-8") as file:
+            received = [Received(*json.loads(line)) for line in file]
+        _demand(check_received(received, self.digests.__getitem__, self.events, SENDERS))
+        return received, rate
 
     def look_up(self, address: str) -> None:
         """The same order by three ways: over the wire, by the command line while the broker runs, and from memory."""
@@ -147,6 +158,26 @@ class Demo:
         )
         self.screen.say(f"   {again:,} done once more: their worker died before it could acknowledge them")
         self.rows.append(("Celery", f"{self.tasks:,} tasks, a worker killed half-way; none lost, {again:,} done twice"))
+
+    def tier(self, http: str) -> None:
+        """Everything that was sent has been copied to the folder that stands for an object store."""
+        with self.screen.bar("uploading", self.events) as bar:
+            said = wait_for_tier(http, self.events, bar.at)
+        stored = sum(row["bytes"] for row in said["queues"])
+        self.screen.say(f"   {self.events:,} events in {format_bytes(stored)} at {said['address']}")
+
+    def serve_from_tier(self) -> None:
+        """A new broker on an empty directory: the same client gets all events again, from the cold tier alone."""
+        store = self.out / "store-after-the-loss"
+        broker, addresses = self.processes.start_broker(store, *tier_options(self.out))
+        self.screen.say(f"   a new broker in {store}, with no message of its own")
+        go_to_the_start(self.processes, addresses["namesrv"], addresses["broker"], GROUP)
+        received, rate = self.take_all(addresses["namesrv"], "consumer-after-the-loss")
+        self.screen.say(f"   every event once more, as sent and in order, from the cold tier; {rate:,.0f} a second")
+        stop_broker(broker, self.processes)
+        check_tier(self.processes, self.out)
+        self.screen.say("   stratamq tier check --deep: every record and checksum good")
+        self.rows.append(("cold tier", f"{len(received):,} events served from it alone, each of them as sent"))
 
     def check_store(self) -> None:
         """Every checksum and every cross-reference, from the files alone."""
