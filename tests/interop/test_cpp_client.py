@@ -176,9 +176,17 @@ def test_a_delayed_message_comes_later(world):
     assert time.monotonic() - started > 0.9
 
 
-def test_what_is_not_served_is_refused_and_not_stored(world):
+def test_what_cannot_be_is_refused_and_not_stored(world):
     world.produce("refused", specs(1))
-    made = world.client("produce", topic="refused", messages=[{"body": "x", "properties": {"TIMER_DELAY_SEC": "5"}}])
+    made = world.client("produce", topic="refused", messages=[{"body": "x", "properties": {"TIMER_DELAY_SEC": "soon"}}])
     made.wait_until(lambda: any("done" in line for line in made.lines), "sending")
     assert len([line for line in made.finish() if "error" in line]) == 1
     assert world.get("/api/v1/overview")["messages_put"] == 1
+
+
+def test_a_message_for_a_later_time_comes_then(world):
+    consumer = world.consume("later", "g")
+    began = time.time()
+    world.produce("later", [{"body": "x", "properties": {"TIMER_DELAY_SEC": "2"}}])
+    consumer.wait_for_messages(1)
+    assert time.time() - began >= 1  # kept to the second

@@ -41,6 +41,7 @@ def test_all_of_it_with_an_empty_home(tmp_path):
         "QUERY_MESSAGE",
         "1,000 tasks done",
         "exit code 0",
+        "from the cold tier",
         "just what was sent",
     ):
         assert text in said
