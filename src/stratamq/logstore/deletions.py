@@ -77,6 +77,12 @@ def _are_marks(value: Any) -> bool:
     )
 
 
+def folders_of(directory: str, topic: str) -> list[str]:
+    """Where derived files of a topic may lie in the store ``directory``, RocketMQ's other kinds of queues included."""
+    parents = (layout.CONSUME_QUEUE, layout.CONSUME_QUEUE_EXT, layout.BATCH_CONSUME_QUEUE)
+    return [os.path.join(directory, parent, topic) for parent in parents]
+
+
 def remove_folder(fs: FileSystem, directory: str) -> bool:
     """Remove a topic's folder of derived files: ``TOPIC/QUEUE/FILE``, no deeper. Returns whether it was there.
 

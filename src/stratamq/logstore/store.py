@@ -35,7 +35,7 @@ from stratamq.logstore.bulk_append import append_many
 from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, Trust, checkpoint_token
 from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
-from stratamq.logstore.deletions import remove_folder
+from stratamq.logstore.deletions import folders_of, remove_folder
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.index import Index
 from stratamq.logstore.lock import StoreLock
@@ -44,6 +44,7 @@ from stratamq.logstore.queue_table import SYNC_FILES_MAX, QueueTable
 from stratamq.logstore.readable import ReadableStore
 from stratamq.logstore.recovery import load_parts, recover
 from stratamq.logstore.redispatch import Parts, RecoveryReport
+from stratamq.logstore.syncing import carry_out
 from stratamq.logstore.types import (
     Appended,
     AppendedMany,
@@ -349,26 +350,9 @@ class LogStore(ReadableStore):
         self._sync_work(token.work)
 
     def _sync_work(self, work: SyncWork) -> None:
-        path = self.directory
-        try:
-            for path in work.paths:
-                try:
-                    fd = self._fs.open(path)
-                except FileNotFoundError:
-                    continue  # removed since
-                try:
-                    self._fs.sync(fd)
-                finally:
-                    self._fs.close(fd)
-            for path in work.directories:
-                try:
-                    self._fs.sync_directory(path)
-                except FileNotFoundError:
-                    if not path.startswith(self._queues.directory + os.sep):
-                        raise
-                    # A deleted topic's: nothing is there to be synced.
-        except OSError as error:
-            raise self._fail("sync", path, error) from error
+        failed = carry_out(self._fs, work, derived=self._queues.directory)
+        if failed is not None:
+            raise self._fail("sync", failed.path, failed.error) from failed.error
 
     def synced(self, token: CommitToken) -> list[Arrival]:
         """Note that `sync` of this token succeeded. Returns who can now read more (SYNC_FLUSH; else empty)."""
@@ -412,8 +396,7 @@ class LogStore(ReadableStore):
         if isinstance(self._refusal, StoreFailed | StoreClosed):
             raise type(self._refusal)(*self._refusal.args)
         doomed = [queue for queue in self._queues.values() if queue.key.topic == topic]
-        parents = (layout.CONSUME_QUEUE, layout.CONSUME_QUEUE_EXT, layout.BATCH_CONSUME_QUEUE)
-        folders = [os.path.join(self.directory, parent, topic) for parent in parents]
+        folders = folders_of(self.directory, topic)
         if not layout.is_topic_name(topic) or not (doomed or any(self._fs.stat(folder) for folder in folders)):
             return
         deletions = self._parts.deletions

@@ -167,7 +167,7 @@ def test_a_list_of_directories_that_makes_no_sense_is_named(tmp_path, text):
 def test_settings_that_leave_no_directory_to_write_to_are_refused():
     for config in (spread(Path("/a"), read_only=(Path("/a"),)), spread(*(Path(f"/{n}") for n in range(PATHS_MAX + 1)))):
         with pytest.raises(ConfigError, match="storePathCommitLog"):
-            configured_paths("/root", config)
+            configured_paths("/s", config)
     assert configured_paths("/s", small_config()) == LogPaths(("/s/commitlog",))
     assert configured_paths("/s", small_config(commit_log_paths=" /a/ ,, /b,/a")) == LogPaths(("/a", "/b"))
 
