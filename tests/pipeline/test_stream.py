@@ -62,7 +62,7 @@ def test_limits_restarts_and_new_queues(spark, tmp_path):
 def test_a_batch_whose_commit_was_lost_is_run_again_alike(spark, tmp_path):
     root = tmp_path / "store"
     write(root, 50)
-    assert run(spark, root, tmp_path, startingOffsets="earliest") == [50]
+    assert run(spark, root, tmp_path, startingOffsets="earliest") == [50], "and the restart is told latest"
     commits = tmp_path / "checkpoint" / "commits"
     for path in commits.iterdir():
         path.unlink()
@@ -70,6 +70,31 @@ def test_a_batch_whose_commit_was_lost_is_run_again_alike(spark, tmp_path):
     shutil.rmtree(tmp_path / "out")  # the file sink would drop a batch it has; this one is to be run again
     assert run(spark, root, tmp_path) == [50, 30], "the old batch with its old end, then the rest"
     assert bodies(spark, tmp_path) == Counter(range(80))
+
+
+def test_the_first_batch_of_a_stream_that_began_at_the_end_is_the_same_after_a_crash(tmp_path):
+    pytest.importorskip("pyspark.sql.streaming.datasource")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from stratamq.pipeline.options import parse_options
+    from stratamq.pipeline.schema import spark_schema
+    from stratamq.pipeline.stream import StrataStreamReader
+
+    def reader() -> StrataStreamReader:
+        return StrataStreamReader(spark_schema(), parse_options({"path": str(tmp_path / "store")}, streaming=True))
+
+    write(tmp_path / "store", 30)
+    first = reader()
+    begin = first.initialOffset()
+    assert first.latestOffset(begin, ReadAllAvailable()) is begin, "the same text says that nothing is new"
+    write(tmp_path / "store", 60)
+    end = first.latestOffset(begin, ReadAllAvailable())
+    write(tmp_path / "store", 90)
+    second = reader()
+    for one, start in ((first, begin), (second, second.initialOffset())):
+        read = [piece for task in one.partitions(start, end) for piece in task.ranges]
+        assert read == [("orders", queue, 10, 20) for queue in range(3)]
+    assert [task.ranges for task in second.partitions(end, end)] == [()]
 
 
 def test_starts_by_time_and_by_queue(spark, tmp_path):

@@ -7,10 +7,13 @@ and queue. Spark compares offsets as text, so topics and queues always stand in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from stratamq.errors import DataLost, PipelineError
 from stratamq.logstore.types import QueueKey
+
+BEGINNING: Final = ""
+"""Beside the topics in an end: the offsets where the batch began, of the queues that it reads."""
 
 Offsets = Mapping[QueueKey, int]
 """The next offset to read of each queue."""
@@ -32,6 +35,8 @@ def decode_offsets(document: Mapping[str, Any]) -> dict[QueueKey, int]:
     """
     found: dict[QueueKey, int] = {}
     for topic, queues in document.items():
+        if topic == BEGINNING:
+            continue
         if not isinstance(queues, Mapping):
             raise PipelineError(f"the checkpoint is not one of the stratamq source: {topic} has {queues!r}")
         for queue, offset in queues.items():
@@ -39,6 +44,24 @@ def decode_offsets(document: Mapping[str, Any]) -> dict[QueueKey, int]:
                 raise PipelineError(f"the checkpoint has {queue!r}: {offset!r} for {topic}, not a queue and an offset")
             found[QueueKey(topic, int(queue))] = offset
     return found
+
+
+def encode_end(start: Offsets, ends: Offsets) -> dict[str, Any]:
+    """The end of a batch, with the beginnings of the queues that it reads."""
+    moved = {key: start[key] for key, end in ends.items() if start[key] != end}
+    return {BEGINNING: encode_offsets(moved), **encode_offsets(ends)}
+
+
+def batch_ranges(end: Mapping[str, Any]) -> dict[QueueKey, tuple[int, int]]:
+    """The ranges of the batch that ends so, by the end alone; none for offsets that end no batch.
+
+    Raises:
+        PipelineError: It is not a checkpoint of this source.
+    """
+    begins, ends = decode_offsets(end.get(BEGINNING, {})), decode_offsets(end)
+    if not begins.keys() <= ends.keys():
+        raise PipelineError("the checkpoint is not one of the stratamq source: a batch begins in a queue without end")
+    return {key: (begin, ends[key]) for key, begin in sorted(begins.items())}
 
 
 def share_limit(backlog: Mapping[QueueKey, int], limit: int) -> dict[QueueKey, int]:

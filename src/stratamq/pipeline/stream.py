@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -29,14 +29,22 @@ from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.datasource import RangePartition, StrataReader
 from stratamq.pipeline.options import ReadOptions
 from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, start_offset
-from stratamq.pipeline.progression import Offsets, check_losses, decode_offsets, encode_offsets, next_end
+from stratamq.pipeline.progression import (
+    Offsets,
+    batch_ranges,
+    check_losses,
+    decode_offsets,
+    encode_end,
+    encode_offsets,
+    next_end,
+)
 from stratamq.pipeline.reader import QueueSpan, plan_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-Document = dict[str, dict[str, int]]
+Document = dict[str, Any]
 
 
 class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -90,7 +98,8 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for split in plan_splits(snapshot, spans, bytes_per_split=self.options.bytes_per_split):
                     key = QueueKey(split.topic, split.queue_id)
                     sizes[key] = sizes.get(key, 0) + split.size_bytes
-        return encode_offsets(next_end(at, latest, rows_max=rows, sizes=sizes, bytes_max=size))
+        ends = next_end(at, latest, rows_max=rows, sizes=sizes, bytes_max=size)
+        return start if ends == at else encode_end(at, ends)  # the same text: there is nothing new
 
     def reportLatestOffset(self) -> Document:
         """The ends of all queues now, for ``sources[].latestOffset`` of the progress: lag is what lies between."""
@@ -103,24 +112,24 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.frozen = self._ends(snapshot)[1]
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
-        """The tasks of a batch. A queue that is only in ``end`` is read from its earliest offset.
+        """The tasks of a batch, which ``end`` alone says; so a batch that is run again is the same.
 
         Raises:
             DataLost: Records of the batch are gone, and ``failOnDataLoss`` is on.
         """
         options = self.options
-        at, ends = decode_offsets(start), decode_offsets(end)
+        ranges = {} if start == end else batch_ranges(end)
         with StoreSnapshot.open(Path(options.path)) as snapshot:
             earliest, latest = self._ends(snapshot)
-            moved = {key for key, offset in ends.items() if at.get(key) != offset}
-            at = self._from({key: offset for key, offset in at.items() if key in moved}, earliest, latest)
             if options.fail_on_data_loss:
-                check_losses({key: ends[key] for key in moved}, earliest, latest)
-            spans = [
-                QueueSpan(*key, at[key], min(ends[key], latest[key]))
-                for key in sorted(moved)
-                if key in latest and min(ends[key], latest[key]) > at[key]
+                for edge in (0, 1):
+                    check_losses({key: both[edge] for key, both in ranges.items()}, earliest, latest)
+            wanted = [
+                QueueSpan(*key, max(lo, earliest[key]), min(hi, latest[key]))
+                for key, (lo, hi) in ranges.items()
+                if key in latest
             ]
+            spans = [span for span in wanted if span.lo < span.hi]
             splits = cut_spans(snapshot, spans, options)
         groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
         tasks = [RangePartition((one.topic, one.queue_id, one.lo, one.hi) for one in group) for group in groups]

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from stratamq.errors import DataLost, PipelineError
 from stratamq.logstore.types import QueueKey
-from stratamq.pipeline.progression import check_losses, decode_offsets, encode_offsets, next_end, share_limit
+from stratamq.pipeline.progression import (
+    batch_ranges,
+    check_losses,
+    decode_offsets,
+    encode_end,
+    encode_offsets,
+    next_end,
+    share_limit,
+)
 
 KEYS = st.builds(QueueKey, st.sampled_from(["a", "b", "c"]), st.integers(0, 12))
 A0 = QueueKey("a", 0)
@@ -35,7 +43,7 @@ def test_a_limit_is_shared_to_the_last_record(backlog, limit):
     assert all(0 <= shares[key] <= backlog[key] for key in backlog)
 
 
-@given(st.dictionaries(KEYS, st.integers(1, 1000), min_size=1), st.integers(1, 500), st.integers(1, 10**6))
+@given(st.dictionaries(KEYS, st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 50), st.integers(1, 10_000))
 def test_a_limited_stream_comes_to_its_end(latest, rows, size):
     at = dict.fromkeys(latest, 0)
     for _ in range(1 + sum(latest.values())):
@@ -56,3 +64,18 @@ def test_losses_are_told_apart():
         check_losses({A0: 10}, {A0: 5}, {A0: 9})
     with pytest.raises(DataLost, match="is gone from the store"):
         check_losses({A0: 4}, {}, {})
+
+
+@given(st.dictionaries(KEYS, st.tuples(st.integers(0, 1000), st.integers(0, 5))))
+def test_an_end_says_what_its_batch_reads(ranges):
+    start = {key: lo for key, (lo, _) in ranges.items()}
+    ends = {key: lo + count for key, (lo, count) in ranges.items()}
+    document = encode_end(start, ends)
+    assert batch_ranges(document) == {key: (lo, lo + count) for key, (lo, count) in ranges.items() if count}
+    assert decode_offsets(document) == ends
+    assert batch_ranges(encode_offsets(ends)) == {}
+
+
+def test_a_beginning_without_end_is_refused():
+    with pytest.raises(PipelineError, match="without end"):
+        batch_ranges({"": {"a": {"0": 1}}, "a": {"1": 5}})
