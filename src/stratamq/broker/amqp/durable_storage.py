@@ -60,6 +60,15 @@ class DurableQueueStorage:
         self._storage.touch()
         return found
 
+    def body_bytes(self) -> int:
+        total = 0
+        for seq in self.queue.numbers_between(0, self.queue.next_seq):
+            try:
+                total += len(self._decode(self.queue.read(seq)).body)
+            except CorruptionError as error:
+                _log.error("queue %r, message %d: %s", self.queue.name, seq, error)
+        return total
+
     def ack(self, seqs: Iterable[int]) -> None:
         self.queue.ack(seqs)
         self._storage.touch()

@@ -77,6 +77,8 @@ class Queue:
         self.levels = [Level(store) for store in stores]
         self.ready = sum(len(level) for level in self.levels)
         self.ready_bytes = 0
+        """Bytes of the bodies; without the messages of before a restart until `_count_recovered` has added them."""
+        self._has_recovered = self.ready > 0
         self.unacked = 0
         self.consumers = Consumers()
         self.consumers.single_active = self.arguments.get("x-single-active-consumer") is True
@@ -108,7 +110,14 @@ class Queue:
         timeout = self._limit("consumer-timeout")
         self.consumer_timeout_ms = CONSUMER_TIMEOUT_MS if timeout is None else timeout
         self.is_limited = self.max_length is not None or self.max_bytes is not None
+        if self.max_bytes is not None and self._has_recovered and not self.unacked:
+            self._count_recovered()
         self.schedule()
+
+    def _count_recovered(self) -> None:
+        """Weigh what was there before a restart. Only where a limit in bytes asks for it, as every body is read."""
+        self._has_recovered = False
+        self.ready_bytes = sum(level.store.body_bytes() for level in self.levels)
 
     def _setting(self, name: str, default: Any) -> Any:
         own = self.arguments.get(f"x-{name}")
@@ -283,6 +292,7 @@ class Queue:
         for level in self.levels:
             level.store.ack(list(level.drain()))
         self.ready = self.ready_bytes = 0
+        self._has_recovered = False
         return count
 
     def close(self) -> None:

@@ -35,6 +35,10 @@ class QueueStorage(Protocol):
         """At most ``count`` messages with sequence numbers above ``after``, in order."""
         ...
 
+    def body_bytes(self) -> int:
+        """Bytes of the bodies of all messages held. Cost: reads every one of them."""
+        ...
+
     def ack(self, seqs: Iterable[int]) -> None:
         """These messages are gone: consumed, dropped, expired or purged."""
         ...
@@ -98,6 +102,9 @@ class MemoryQueueStorage:
                 if len(found) == count:
                     break
         return found
+
+    def body_bytes(self) -> int:
+        return sum(len(message.body) for message in self._messages.values())
 
     def ack(self, seqs: Iterable[int]) -> None:
         for seq in seqs:

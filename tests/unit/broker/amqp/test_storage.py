@@ -191,6 +191,27 @@ def test_confirmed_persistent_messages_survive_and_acknowledged_ones_stay_gone(t
     again.store.close()
 
 
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_a_limit_in_bytes_counts_what_was_there_before_the_restart(tmp_path, by_policy):
+    disk = Disk(tmp_path)
+    client = durable_client(disk)
+    client.queue("q", durable=True, **({} if by_policy else {"max_length_bytes": 10}))
+    client.publish("q", "aaaa", "bbbb", delivery_mode=2)
+    disk.sync()
+    again, client = reopened(disk, definitions_of(client.broker), killed=True)
+    queue = client.broker.vhosts["/"].queues["q"]
+    if by_policy:
+        queue.apply_policy({"max-length-bytes": 10})
+    assert queue.ready_bytes == 8
+    client.publish("q", "cccc", delivery_mode=2)
+    again.sync()
+    assert queue.ready_bytes == 8
+    assert [client.get()[2] for _ in range(2)] == [b"bbbb", b"cccc"]
+    assert client.get() is None
+    assert queue.ready_bytes == 0
+    again.store.close()
+
+
 def test_what_was_delivered_before_a_clean_stop_comes_redelivered(tmp_path):
     disk = Disk(tmp_path)
     client = durable_client(disk)
