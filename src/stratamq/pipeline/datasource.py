@@ -41,7 +41,7 @@ from stratamq.pipeline.options import ReadOptions, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
     from stratamq.pipeline.reader import Lost
@@ -111,6 +111,20 @@ class StrataDataSource(DataSource):
         except ImportError as error:
             raise PipelineError(f"streams need Spark 4.2 or newer ({error})") from error
         return StrataStreamReader(schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A sink to topics, for a batch. Raises PipelineError for options, columns, and overwriting."""
+        from stratamq.pipeline.sink import BatchSink, parse_write_options
+
+        if overwrite:
+            raise PipelineError("topics can be appended to, not overwritten: use mode('append')")
+        return BatchSink(parse_write_options(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A sink to topics, for a stream. Raises PipelineError for options and columns."""
+        from stratamq.pipeline.sink import StreamSink, parse_write_options
+
+        return StreamSink(parse_write_options(self.options, schema))
 
 
 class StrataReader(DataSourceReader):
