@@ -6,8 +6,8 @@ been appended anew; marks before the mark position are about nothing behind the 
 
 A finish counts at once in memory; its mark is written with others, after at most `transaction_op_interval_ms`. A crash
 in between, or before the positions are saved, makes the check ask again: a committed message may be delivered again
-then, once for each place where it lies open. What lies in memory are the finished halves behind the position, which is as old as the oldest
-open half: the time-out and one interval.
+then, once for each place where it lies open. What lies in memory are the finished halves behind the position, which is
+as old as the oldest open half: the time-out and one interval.
 
 Source: apache/rocketmq broker/.../transaction/queue/TransactionalMessageServiceImpl.java.
 """
