@@ -28,7 +28,7 @@ from stratamq.logstore.store import LogStore
 from stratamq.logstore.types import Message
 from stratamq.protocols.remoting.command import encode_frame
 from stratamq.server.retention import FIRST_ROUND_S
-from stratamq.units import GiB, KiB
+from stratamq.units import GiB, KiB, Millis
 
 FILES_A_ROUND = 10
 """What one run of the retention service deletes at most (deleteFileBatchMax)."""
@@ -44,9 +44,9 @@ BODY_BYTES = 64 * KiB
 class LongAgo(SystemClock):
     """Time goes by as it does, but 100 hours ago."""
 
-    def wall_ms(self) -> int:
+    def wall_ms(self) -> Millis:
         """Wall time in milliseconds."""
-        return super().wall_ms() - OLD_HOURS * 3_600_000
+        return Millis(super().wall_ms() - OLD_HOURS * 3_600_000)
 
 
 def run(rounds: int) -> list[Row | Missing]:

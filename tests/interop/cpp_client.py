@@ -92,7 +92,12 @@ def stream(options: dict[str, Any]) -> None:
     producer.set_timeout(1_000)
     producer.start()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+
+    def wait_for_line() -> None:
+        sys.stdin.readline()
+        ended.set()
+
+    threading.Thread(target=wait_for_line, daemon=True).start()
     say(started=True)
     number = 0
     while not ended.is_set():

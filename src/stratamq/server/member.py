@@ -2,8 +2,8 @@
 
 The member runs from start to stop: it takes part in elections and receives the log. While it leads, a `Server` runs on
 its store, with the tables that the log holds; when it leads no more, that server is stopped and connections are closed,
-so that clients ask the name server again. The new leader registers under the same name, with its term, which name servers
-believe before any lower one.
+so that clients ask the name server again. The new leader registers under the same name, with its term, which name
+servers believe before any lower one.
 """
 
 from __future__ import annotations

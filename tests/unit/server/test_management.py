@@ -130,6 +130,7 @@ async def test_messages_go_in_and_come_out_in_order(tmp_path):
         raw = {"routing_key": "q", "payload": base64.b64encode(b"\xff\0").decode(), "payload_encoding": "base64"}
         await api.post("/exchanges/%2F/amq.default/publish", raw)
         look = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        rows: list[dict[str, Any]] = []
         for _ in range(2):
             rows = await api.post("/queues/%2F/q/get", look)
             assert [row["payload"] for row in rows] == ["m0", "m1", "m2", "/wA="]
@@ -242,7 +243,12 @@ async def test_connections_are_shown_and_closed(tmp_path):
     async with serving(tmp_path) as api:
         connection = await aio_pika.connect(f"amqp://guest:guest@{api.server.addresses.amqp}/")
         gone = asyncio.get_running_loop().create_future()
-        connection.close_callbacks.add(lambda _, error: gone.done() or gone.set_result(error))
+
+        def closed(_: object, error: BaseException | None) -> None:
+            if not gone.done():
+                gone.set_result(error)
+
+        connection.close_callbacks.add(closed)
         channel = await connection.channel()
         await channel.set_qos(7)
         queue = await channel.declare_queue("work")
