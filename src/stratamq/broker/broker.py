@@ -6,6 +6,7 @@ Tables announce their changes; `Broker.unsaved` says what has to be written. Who
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,7 +42,9 @@ from stratamq.broker.topics import (
 from stratamq.broker.transactions import Transactions
 from stratamq.clock import Clock
 from stratamq.config import BrokerConfig, StoreConfig, parse_delay_levels
+from stratamq.errors import StrataError
 
+_log = logging.getLogger(__name__)
 TOPICS_FILE: Final = "topics.json"
 GROUPS_FILE: Final = "subscriptionGroup.json"
 OFFSETS_FILE: Final = "consumerOffset.json"
@@ -256,7 +259,10 @@ class Broker:
         for worker in self.workers:
             due = worker.next_due_ms()
             if due is not None and due <= now:
-                worker.run_due(now)
+                try:
+                    worker.run_due(now)
+                except (StrataError, OSError) as error:  # one part in trouble must not stop the others
+                    _log.error("%s could not do its work, trying again: %s", type(worker).__name__, error)
 
     # --- what changed ---
 

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from stratamq.broker.groups import GroupTable
@@ -41,7 +41,7 @@ from stratamq.broker.ports import CommitterSurface, StoreSurface
 from stratamq.broker.retry import dead_letter_topic, retry_copy
 from stratamq.broker.topics import TopicTable
 from stratamq.config import BrokerConfig
-from stratamq.errors import FlowControlled, ReadPending, ServiceUnavailable
+from stratamq.errors import CorruptionError, FlowControlled, ReadPending, ServiceUnavailable, StrataError
 from stratamq.formats.message import Record, decode_record
 from stratamq.logstore.types import GetResult, GetStatus, Message, PutResult, PutStatus
 
@@ -51,6 +51,10 @@ GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUE: Final = 0
 LOAD_BATCH: Final = 256
 """Records read back in one step at start."""
+RESET_START: Final = -1
+"""First offset in an ack that is none: it says that an operator has set the group's offset."""
+HEAP_SLACK: Final = 1_000
+"""Ends of check-points that are over may stay in the heap, up to this many more than are open."""
 LOAD_STEPS: Final = 8
 """Steps of reading back that a request waits for before it is refused."""
 PROGRESS_MS: Final = 1_000
@@ -110,6 +114,10 @@ class Pop:
         self.config = config
         self.topic = revive_topic(config.cluster_name)
         self._open: dict[Key, _Checkpoint] = {}
+        self._set_back: set[tuple[str, str, int]] = set()
+        """Where reading back found that an operator had set an offset."""
+        self._places: dict[tuple[str, str, int], int] = {}
+        """Open check-points by group, topic and queue."""
         self._due: list[tuple[int, int, _Checkpoint]] = []
         self._number = 0
         self._records: OrderedDict[int, None] = OrderedDict()
@@ -126,10 +134,9 @@ class Pop:
         """Check-points with messages that nobody has acknowledged."""
         return len(self._open)
 
-    def inflight(self, group: str, topic: str, queue_id: int) -> int:
-        """Messages of a queue that a group holds."""
-        place = (group, topic, queue_id)
-        return sum(len(one.left) for key, one in self._open.items() if key[:3] == place)
+    def holds(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a group holds messages of a queue."""
+        return (group, topic, queue_id) in self._places
 
     def check_loaded(self) -> None:
         """Refuse while check-points are still read back. Raises ServiceUnavailable."""
@@ -159,6 +166,11 @@ class Pop:
         reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self._positions[place] = reset
+            # Check-points before this must not move the group on again after a restart.
+            mark = Key(group, topic, queue_id, RESET_START, 0)
+            name = self.config.broker_name
+            message = ack_message(self.topic, mark, [reset], broker_name=name, host=self._host, now_ms=0)
+            self._committer.put((message,), lambda result: None)
         found = self._positions.get(place)
         if found is None:
             found = self._offsets.find(group, topic, queue_id)
@@ -186,7 +198,10 @@ class Pop:
         messages = [self._checkpoint_message(one.key, sorted(one.left), invisible_ms, pop_ms) for one in made]
         for one in made:
             self._add(one)
-        self._committer.put(tuple(messages), partial(self._stored, made, popped, done))
+        try:
+            self._committer.put(tuple(messages), partial(self._stored, made, popped, done))
+        except (StrataError, OSError) as error:
+            self._stored(made, popped, done, PutResult(PutStatus.UNKNOWN_ERROR, (), str(error)))
 
     def _checkpoint_message(self, key: Key, offsets: Sequence[int], invisible_ms: int, now_ms: int) -> Message:
         name = self.config.broker_name
@@ -220,12 +235,21 @@ class Pop:
 
     def _add(self, one: _Checkpoint) -> None:
         self._open[one.key] = one
+        place = one.key[:3]
+        self._places[place] = self._places.get(place, 0) + 1
+        if len(self._due) > 2 * len(self._open) + HEAP_SLACK:
+            self._due = [item for item in self._due if self._open.get(item[2].key) is item[2]]
+            heapify(self._due)
         self._number += 1
         heappush(self._due, (one.due_ms, self._number, one))
 
     def _forget(self, one: _Checkpoint) -> None:
         if self._open.get(one.key) is one:
             del self._open[one.key]
+            place = one.key[:3]
+            self._places[place] -= 1
+            if not self._places[place]:
+                del self._places[place]
         self._records.pop(one.record_offset, None)
 
     # --- acks ---
@@ -328,8 +352,11 @@ class Pop:
             else:
                 try:
                     self._revive(one, now_ms)
-                except (ReadPending, ServiceUnavailable, FlowControlled):
-                    # It is in the cold tier, which fetches it now or is out of reach.
+                except (StrataError, OSError) as error:
+                    # In the cold tier (fetched now, or out of reach), or the disk fails: it stays open.
+                    if not isinstance(error, ReadPending | ServiceUnavailable | FlowControlled):
+                        _log.error("messages of %s cannot be given back, trying again: %s", one.key, error)
+                    one.is_reviving = False
                     self._postpone(one, now_ms)
         self._progress_due_ms = None
         self._commit_progress()
@@ -367,10 +394,14 @@ class Pop:
 
     def _retry(self, key: Key, offset: int) -> Message | None:
         """The copy of a message for another try; None when the message is gone."""
-        found = self._store.get(key.topic, key.queue_id, offset, 1)
-        if found.status is not GetStatus.FOUND:
+        try:
+            found = self._store.get(key.topic, key.queue_id, offset, 1)
+            if found.status is not GetStatus.FOUND:
+                return None
+            record = decode_record(found.records[0])
+        except CorruptionError as error:
+            _log.error("message %d of %s is damaged, nobody can have it: %s", offset, key, error)
             return None
-        record = decode_record(found.records[0])
         if record.queue_offset != offset:
             return None
         group = self._groups.get(key.group)
@@ -391,7 +422,7 @@ class Pop:
         if found.status is not GetStatus.FOUND:
             if found.status in _AT_END or found.next_offset <= self._load_at:
                 self._end = max(self._end, self._load_at)
-                self._load_at = None
+                self._end_load()
             else:
                 self._load_at = found.next_offset
             return
@@ -400,7 +431,19 @@ class Pop:
             self._take(record)
             at = record.queue_offset + 1
         self._end = at
-        self._load_at = None if at >= found.max_offset else at
+        self._load_at = at
+        if at >= found.max_offset:
+            self._end_load()
+
+    def _end_load(self) -> None:
+        """Everything is read: go on where the check-points end, or the group was saved, whichever is further.
+
+        Where an operator set an offset meanwhile, what was saved may be older than that.
+        """
+        self._load_at = None
+        for place, offset in self._positions.items():
+            if place not in self._set_back:
+                self._positions[place] = max(offset, self._offsets.find(*place) or 0)
 
     def _take(self, record: Record) -> None:
         stored = read_record(record)
@@ -411,10 +454,10 @@ class Pop:
                 self._add(one)
                 self._records[record.queue_offset] = None
             place = (key.group, key.topic, key.queue_id)
-            known = self._positions.get(place)
-            if known is None:
-                known = self._offsets.find(key.group, key.topic, key.queue_id) or 0
-            self._positions[place] = max(known, stored.offsets[-1] + 1)
+            self._positions[place] = max(self._positions.get(place, 0), stored.offsets[-1] + 1)
+        elif stored is not None and stored.key.start == RESET_START:
+            self._positions[stored.key[:3]] = stored.offsets[0]
+            self._set_back.add(stored.key[:3])
         elif stored is not None:
             kept = self._open.get(stored.key)
             if kept is not None:

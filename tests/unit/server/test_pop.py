@@ -10,7 +10,7 @@ import pytest
 
 from stratamq.broker.pop_records import Handle, parse_handle
 from stratamq.config import BrokerConfig
-from stratamq.errors import InvalidArgument
+from stratamq.errors import CorruptionError, InvalidArgument, StoreFailed
 from stratamq.logstore.types import PutResult, PutStatus
 from tests.unit.protocols.wire import Answer
 from tests.unit.server.harness import FakePeer, Harness, records
@@ -380,3 +380,95 @@ def test_handles_are_read_with_care():
     for bad in ("", "1 2 3", "a b c d e f g h", "1 2 3 4 5 6 7 8 9", f"{2**64} 1 1 0 0 b 0 0"):
         with pytest.raises(InvalidArgument):
             parse_handle(bad)
+
+
+def test_a_queue_that_cannot_be_read_does_not_cost_another_its_messages(harness, monkeypatch):
+    harness.broker.topics.ensure("T", queues=3)
+    for queue in range(3):
+        harness.send(body=b"%d" % queue, e=queue)
+    read = harness.broker.store.get
+
+    def get(topic, queue_id, *arguments, **options):
+        if (topic, queue_id) == ("T", 1):
+            raise CorruptionError("commitlog/0", 7, "a record", "garbage")
+        return read(topic, queue_id, *arguments, **options)
+
+    monkeypatch.setattr(harness.broker.store, "get", get)
+    for _ in range(3):
+        answer = pop(harness)
+        if answer.code == 0:
+            assert sorted(bodies(answer)) == [b"0", b"2"]
+            break
+    assert answer.code == 0
+    assert pop(harness).code == 1  # who gets nothing hears why
+    monkeypatch.undo()
+    assert bodies(pop(harness)) == [b"1"]
+    later(harness, INVISIBLE)
+    assert sorted(bodies(pop(harness))) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreFailed("read", "commitlog/0", "broken")])
+def test_a_message_that_cannot_be_read_when_its_time_is_over_is_tried_again(harness, monkeypatch, error):
+    fill(harness, 1)
+    pop(harness)
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(harness.broker.store, "get", fail)
+    later(harness, INVISIBLE)
+    assert harness.broker.pop.open_count == 1
+    monkeypatch.undo()
+    later(harness, 1_000)
+    assert bodies(pop(harness)) == [b"0"]
+
+
+def test_a_put_that_fails_at_once_gives_the_messages_back(harness, monkeypatch):
+    fill(harness, 2)
+
+    def fail(*arguments):
+        raise StoreFailed("write", "commitlog/0", "broken")
+
+    monkeypatch.setattr(harness.committer, "put", fail)
+    assert pop(harness).code == 1
+    monkeypatch.undo()
+    assert bodies(pop(harness)) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_group_that_was_set_back_stays_so_over_a_restart(tmp_path, saved):
+    harness = Harness(tmp_path)
+    fill(harness, 6)
+    pop(harness)
+    harness.broker.offsets.reset("g", "T", 0, 0)
+    assert bodies(pop(harness, maxMsgNums=1)) == [b"0"]
+    if saved:
+        for file, value in harness.broker.unsaved(with_offsets=True):
+            file.store(value)
+    harness.close()
+    again = Harness(tmp_path, clock=harness.clock)
+    assert bodies(pop(again)) == [b"1", b"2", b"3", b"4", b"5"]
+    again.close()
+
+
+def test_what_was_acknowledged_does_not_stay_in_memory_behind_a_long_one(harness, monkeypatch):
+    monkeypatch.setattr("stratamq.broker.pop.HEAP_SLACK", 10)
+    fill(harness, 60)
+    pop(harness, maxMsgNums=1, invisibleTime=500)
+    for _ in range(50):
+        assert ack(harness, handles(pop(harness, maxMsgNums=1))[0]).code == 0
+    assert harness.broker.pop.open_count == 1
+    assert len(harness.broker.pop._due) < 20
+
+
+def test_pops_that_waited_keep_to_the_bound(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(pop_checkpoints_max=2))
+    harness.broker.topics.ensure("T", queues=1)
+    peers = [FakePeer(6000 + number) for number in range(4)]
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "60000"}
+    for peer in peers:
+        harness.request(200050, fields | {"pollTime": "15000"}, peer=peer)
+    fill(harness, 4)
+    assert harness.broker.pop.open_count == 2
+    assert sorted(answer.code for peer in peers for answer in peer.take()) == [0, 0, 2, 2]
+    harness.close()

@@ -36,13 +36,13 @@ from stratamq.broker.subscriptions import EXPRESSION_TAG, parse_subscription
 from stratamq.broker.topics import PERM_READ, TopicConfig
 from stratamq.errors import (
     AccessDenied,
-    FlowControlled,
     GroupNotFound,
     InvalidArgument,
     MessageIllegal,
     QueueNotFound,
     ReadPending,
     ServiceUnavailable,
+    StrataError,
 )
 from stratamq.formats.message import decode_record
 from stratamq.logstore.types import GetResult, GetStatus
@@ -103,6 +103,8 @@ class _Harvest:
     count: int = 0
     rest: int = 0
     order_counts: list[str] = field(default_factory=list)
+    failure: Exception | None = None
+    """Why a queue could not be read, the first of them."""
 
 
 class PopRequests:
@@ -125,7 +127,6 @@ class PopRequests:
         fields = _read_pop(header)
         config = self._check(fields)
         filters = self._filters(fields)
-        self._pop.check_ready()
         deadline = self._broker.clock.monotonic_ms() + min(max(0, fields.poll_time), POLL_MS_MAX)
         run = partial(self._run, peer, header, fields, config, filters)
         if not run():
@@ -173,6 +174,7 @@ class PopRequests:
         self, peer: Peer, header: CommandHeader, fields: PopHeader, config: TopicConfig, filters: dict[str, Any]
     ) -> bool:
         """Look for messages and give them out; False when there are none."""
+        self._pop.check_ready()
         now = self._broker.clock.wall_ms()
         harvest = _Harvest(fields.max_msg_nums)
         self._turn += 1
@@ -190,6 +192,8 @@ class PopRequests:
         if has_retry and not is_retry_first:
             self._take(fields, retry, 0, {}, harvest, now)
         if not harvest.count:
+            if harvest.failure is not None:
+                raise harvest.failure
             return False
         peer.begin_request()
         done = partial(self._popped, peer, header, fields, harvest, now)
@@ -216,11 +220,11 @@ class PopRequests:
             return
         try:
             found = self._read(fields, topic, queue_id, wanted, filters)
-        except (ReadPending, ServiceUnavailable, FlowControlled):
-            # In the cold tier: fetched now, or out of reach. What was taken from other queues must leave all the same.
-            if harvest.given:
-                return
-            raise
+        except (StrataError, OSError) as error:
+            # In the cold tier (fetched now, or out of reach), or damaged: other queues are served all the same, and
+            # who gets nothing hears of it.
+            harvest.failure = harvest.failure or error
+            return
         if found is None:
             return
         offsets = tuple(_offsets_of(found))
@@ -259,7 +263,7 @@ class PopRequests:
                 return None
             at = found.next_offset
             self._pop.move(group, topic, queue_id, at)
-            if fields.order or not self._pop.inflight(group, topic, queue_id):
+            if fields.order or not self._pop.holds(group, topic, queue_id):
                 self._broker.offsets.commit(group, topic, queue_id, at)
         return None
 
