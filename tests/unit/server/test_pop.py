@@ -394,12 +394,8 @@ def test_a_queue_that_cannot_be_read_does_not_cost_another_its_messages(harness,
         return read(topic, queue_id, *arguments, **options)
 
     monkeypatch.setattr(harness.broker.store, "get", get)
-    for _ in range(3):
-        answer = pop(harness)
-        if answer.code == 0:
-            assert sorted(bodies(answer)) == [b"0", b"2"]
-            break
-    assert answer.code == 0
+    answer = pop(harness)
+    assert (answer.code, sorted(bodies(answer))) == (0, [b"0", b"2"])
     assert pop(harness).code == 1  # who gets nothing hears why
     monkeypatch.undo()
     assert bodies(pop(harness)) == [b"1"]
