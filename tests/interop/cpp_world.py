@@ -54,11 +54,11 @@ class Client:
                     self.lines.append(json.loads(line))
                     self._changed.notify_all()
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, *, seconds: float = SECONDS) -> None:
         """Wait until lines that came make ``condition`` true."""
         with self._changed:
-            if not self._changed.wait_for(condition, SECONDS):
-                raise AssertionError(f"{what}: not within {SECONDS:.0f} s; got {self.lines[-20:]}")
+            if not self._changed.wait_for(condition, seconds):
+                raise AssertionError(f"{what}: not within {seconds:.0f} s; got {self.lines[-20:]}")
 
     @property
     def messages(self) -> list[dict[str, Any]]:

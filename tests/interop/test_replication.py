@@ -43,8 +43,10 @@ def finish(group: ReplicaGroup, producer: Client, consumer: Client) -> None:
     """End the producer; everything acknowledged must reach the consumer, and all members hold the same bytes."""
     producer.finish()
     sent = set(acked(producer))
-    assert len(sent) > 50
-    consumer.wait_until(lambda: sent <= {line.get("body") for line in consumer.lines}, "all acknowledged messages")
+    assert len(sent) >= 40  # two warm-ups
+    # The client looks for a new leader every 30 s, and may find an old route the first time.
+    everything = lambda: sent <= {line.get("body") for line in consumer.lines}  # noqa: E731
+    consumer.wait_until(everything, "all acknowledged messages", seconds=150)
     consumer.finish()
     end = group.wait_equal()
     logs = [group.log_bytes(name, end) for name in group.names]
