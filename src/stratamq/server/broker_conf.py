@@ -28,8 +28,11 @@ CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     "brokerId": ("0", "0 (this broker is a master)"),
-    "brokerRole": ("ASYNC_MASTER", "ASYNC_MASTER (there is no replication yet)"),
-    "enableDLegerCommitLog": ("false", "false (there is no replication yet)"),
+    "brokerRole": (
+        "ASYNC_MASTER",
+        "ASYNC_MASTER (there is no master/slave replication; for copies: stratamq broker --group)",
+    ),
+    "enableDLegerCommitLog": ("false", "false (groups of brokers are made with stratamq broker --group)"),
     "slaveReadEnable": ("false", "false (there are no slaves)"),
     "storeType": ("default", "default"),
     "aclEnable": ("false", "false (access control is not served yet)"),
