@@ -7,7 +7,7 @@ by sorting entries by slot, a part of the slots at a time, so memory stays bound
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
@@ -109,14 +109,21 @@ def _fits(data: Bytes, header: IndexHeader, slots: Ints) -> npt.NDArray[np.bool_
 class IndexPass:
     """Holds all index files of a store against its log, one commit-log file after the other."""
 
-    def __init__(self, root: str, findings: Findings, *, settled: Settled) -> None:
-        """List and open the index files. Records that are not settled may lack their entries."""
+    def __init__(
+        self, root: str, findings: Findings, *, settled: Settled, only: Collection[str] | None = None
+    ) -> None:
+        """List and open the index files (of a part of a check: some of them, by path).
+
+        Records that are not settled may lack their entries.
+        """
         self.root = root
         self.findings = findings
         self.settled = settled
         self.files: list[IndexFile] = []
         self.entry_count = 0
         for listed in listing.list_index_files(root):
+            if only is not None and listed.path not in only:
+                continue
             if listed.length < HEADER_BYTES:
                 findings.error("index-length", listed.path, 0, "an index file", f"{listed.length} bytes", REBUILD)
                 continue
@@ -129,11 +136,12 @@ class IndexPass:
         lengths = {len(file.data) for file in self.files}
         done = 0
         for file in self.files:
-            self._structure_of(file, odd_length=len(lengths) > 1 and len(file.data) != max(lengths))
+            self.structure_of(file, odd_length=len(lengths) > 1 and len(file.data) != max(lengths))
             done += file.used_bytes
             progress(done)
 
-    def _structure_of(self, file: IndexFile, *, odd_length: bool) -> None:
+    def structure_of(self, file: IndexFile, *, odd_length: bool) -> None:
+        """Check header, slots and chains of one file."""
         header = file.header
         if not file.slot_count or odd_length:
             found = f"{len(file.data)} bytes, {header.index_count} entries"

@@ -11,6 +11,7 @@ only a good unit behind them shows that they are damage.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +53,18 @@ class _Queue:
         self.doubtful: list[tuple[int, str, str]] = []
         self.doubtful_count = 0
 
+    def begin_at(self, physical_offset: int) -> None:
+        """Go to the first unit that points at or behind an offset of the log. The units must ascend."""
+        low, high = self.at, self.stop
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.files.units(middle, middle + 1)["physical_offset"][0]) < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.files.close()
+        self.at = low
+
     def read_on(self) -> npt.NDArray[Any]:
         """Read the next units into what waits; returns them, none at the end."""
         fresh = self.files.units(self.at, min(self.stop, self.at + _READ_UNITS))
@@ -86,10 +99,23 @@ class QueuePass:
     """Holds all queues of a store against its log, one commit-log file after the other."""
 
     def __init__(
-        self, root: str, findings: Findings, names: QueueNames, *, min_physical_offset: int, settled: Settled
+        self,
+        root: str,
+        findings: Findings,
+        names: QueueNames,
+        *,
+        min_physical_offset: int,
+        settled: Settled,
+        is_mine: Callable[[QueueKey], bool] = lambda key: True,
+        from_physical_offset: int = 0,
     ) -> None:
-        """List the queues. Records that are not settled may lack their unit."""
+        """List the queues. Records that are not settled may lack their unit.
+
+        A part of a check (`check_parts`) looks at the queues that are its own, and at units from a physical offset on,
+        which is found by halves: so these queues must ascend.
+        """
         self.root = root
+        self._is_mine = is_mine
         self.findings = findings
         self.names = names
         self.min_physical_offset = min_physical_offset
@@ -105,11 +131,15 @@ class QueuePass:
         found = listing.list_queues(root)
         file_bytes = listing.unit_file_bytes(found)
         for key, directory in found:
+            if not is_mine(key):
+                continue
             stream = listing.list_stream(directory, file_bytes=file_bytes, multiple_of=UNIT_BYTES)
             for problem in stream.problems:
                 self._note(problem)
             number = names.number(key)
-            self.queues[number] = _Queue(key, number, stream)
+            queue = self.queues[number] = _Queue(key, number, stream)
+            if from_physical_offset:
+                queue.begin_at(from_physical_offset)
 
     def _note(self, problem: StoreError) -> None:
         self.findings.add_problem(problem, REBUILD)
@@ -135,7 +165,14 @@ class QueuePass:
         self._report_missing(facts, covered, file.base)
 
     def finish(self, max_physical_offset: int, *, is_clean: bool) -> None:
-        """Look at what is left in the queues behind the end of the log."""
+        """Look at what is left in the queues behind the end of the log, and say what is in doubt."""
+        self.drain()
+        for queue in self.queues.values():
+            if queue.doubtful_count:
+                self.report_leftovers(queue, max_physical_offset, is_clean=is_clean)
+
+    def drain(self) -> None:
+        """Doubt all units that no file of the log has taken."""
         for queue in self.queues.values():
             while queue.at < queue.stop or len(queue.units):
                 queue.read_on()
@@ -143,8 +180,6 @@ class QueuePass:
                 written = units["size"] != 0
                 queue.doubt(offsets[written], units[written], "a record of this queue", ": behind the end of the log")
             queue.files.close()
-            if queue.doubtful_count:
-                self._report_leftovers(queue, max_physical_offset, is_clean=is_clean)
 
     def _units_into(self, queue: _Queue, file: StreamFile) -> tuple[Ints, npt.NDArray[Any]]:
         """The units of a queue that point into a file of the log. Reads on until none of what it reads does."""
@@ -192,6 +227,10 @@ class QueuePass:
         for number in np.flatnonzero(~good).tolist():
             expected, found = _describe(facts, base, units[number], int(rows[number]), self.names, int(offsets[number]))
             queue.doubt(offsets[number : number + 1], units[number : number + 1], expected, found)
+        self.report_damaged(queue)
+
+    def report_damaged(self, queue: _Queue) -> None:
+        """Units in doubt with a good one behind them are damage."""
         if queue.doubtful_count and queue.doubtful[0][0] < queue.last_good:
             damaged = [doubt for doubt in queue.doubtful if doubt[0] < queue.last_good]
             for offset, expected, found in damaged:
@@ -240,6 +279,8 @@ class QueuePass:
             key = self.names.keys[number]
             if base + int(facts.positions[row]) < self.deleted.get(key.topic, 0):
                 continue
+            if not self._is_mine(key):
+                continue
             if queue is None:
                 self.absent[number] = self.absent.get(number, 0) + 1
                 continue
@@ -255,7 +296,8 @@ class QueuePass:
             else:
                 self.findings.error("unit-missing", path, position, expected, "none", REBUILD)
 
-    def _report_leftovers(self, queue: _Queue, max_physical_offset: int, *, is_clean: bool) -> None:
+    def report_leftovers(self, queue: _Queue, max_physical_offset: int, *, is_clean: bool) -> None:
+        """Say what the units at a queue's end are that the log does not bear out."""
         offset, expected, found = queue.doubtful[0]
         path, position = queue.path(offset)
         points_at_end = any(f"offset {max_physical_offset}," in text for _, _, text in queue.doubtful)
