@@ -350,7 +350,10 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStoreConfig:
-    """Settings of one queue store. Where RabbitMQ has the same setting it has the same name."""
+    """The queue store, which holds AMQP's durable queues. Where RabbitMQ has the same setting it has the same name."""
+
+    PREFIX: ClassVar[str] = "amqp_"
+    """What the names of these settings begin with in ``broker.conf``."""
 
     queue_index_embed_msgs_below: int = setting(
         4 * KiB,

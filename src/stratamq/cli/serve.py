@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
+from stratamq.config import BrokerConfig, QueueStoreConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
 from stratamq.server.lifecycle import Settings
@@ -55,6 +55,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
         store=build(StoreConfig, values.get(StoreConfig, {})),
         retention=build(RetentionConfig, values.get(RetentionConfig, {})),
         tiered=build(TieredConfig, values.get(TieredConfig, {}), tier),
+        queues=build(QueueStoreConfig, values.get(QueueStoreConfig, {})),
     )
 
 

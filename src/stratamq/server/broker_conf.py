@@ -15,12 +15,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig, settings_of
+from stratamq.config import (
+    BrokerConfig,
+    QueueStoreConfig,
+    RetentionConfig,
+    ServerConfig,
+    StoreConfig,
+    TieredConfig,
+    settings_of,
+)
 from stratamq.errors import ConfigError
 
 CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
     ServerConfig,
     BrokerConfig,
+    QueueStoreConfig,
     StoreConfig,
     RetentionConfig,
     TieredConfig,
@@ -169,6 +178,7 @@ _TITLES: Final = {
     "StoreConfig": "Store",
     "RetentionConfig": "Retention",
     "TieredConfig": "Cold tier",
+    "QueueStoreConfig": "AMQP queues",
 }
 
 _PAGE_HEAD: Final = """\

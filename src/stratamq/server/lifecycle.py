@@ -32,7 +32,7 @@ from stratamq.broker.ports import SavedValue
 from stratamq.broker.timers import Timers
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
+from stratamq.config import BrokerConfig, QueueStoreConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
 from stratamq.errors import StoreFailed, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
@@ -87,6 +87,7 @@ class Settings:
     store: StoreConfig = field(default_factory=StoreConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     tiered: TieredConfig = field(default_factory=TieredConfig)
+    queues: QueueStoreConfig = field(default_factory=QueueStoreConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,9 @@ class Server:
 
     async def _start_amqp(self, sock: Any, host: str) -> str:
         """Open the AMQP side on a bound socket; returns its address."""
-        service = self._amqp = AmqpService(self.settings.data_dir, self.clock, streams=BrokerStreams(self.broker))
+        service = self._amqp = AmqpService(
+            self.settings.data_dir, self.clock, config=self.settings.queues, streams=BrokerStreams(self.broker)
+        )
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
         await service.listen(sock)
         return f"{host}:{port_of(sock)}"

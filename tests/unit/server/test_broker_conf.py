@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from stratamq.config import BrokerConfig, FlushMode, RetentionConfig, ServerConfig, StoreConfig, parse_delay_levels
+from stratamq.config import (
+    BrokerConfig,
+    FlushMode,
+    QueueStoreConfig,
+    RetentionConfig,
+    ServerConfig,
+    StoreConfig,
+    parse_delay_levels,
+)
 from stratamq.errors import ConfigError
 from stratamq.server.broker_conf import build, interpret, parse_properties, read_broker_conf, render_settings
 from tests.tidy.tree import ROOT
@@ -120,6 +128,13 @@ def test_the_page_of_settings_is_fresh():
     assert page.read_text(encoding="utf-8") == render_settings(), (
         "stale; run: python -m stratamq.cli.configuration > docs/configuration.md"
     )
+
+
+def test_settings_of_the_queue_store_stand_in_the_file_under_their_prefix():
+    found = interpret({"amqp_queue_index_segment_entry_count": "256", "amqp_gc_files_min": "4", "gc_files_min": "5"})
+    config = build(QueueStoreConfig, found.values[QueueStoreConfig])
+    assert (config.queue_index_segment_entry_count, config.gc_files_min) == (256, 4)
+    assert found.unknown == ["gc_files_min"]
 
 
 def test_directories_of_the_commit_log_are_read():
