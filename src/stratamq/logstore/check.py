@@ -18,10 +18,10 @@ queue.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stratamq.errors import StoreError
 from stratamq.logstore import check_meta, layout, listing
@@ -62,7 +62,7 @@ class CheckReport(NamedTuple):
         return any(severity is Severity.ERROR for severity, _ in self.counts)
 
 
-class _TolerantSnapshot(StoreSnapshot):
+class TolerantSnapshot(StoreSnapshot):
     """A snapshot that notes wrong files instead of refusing them."""
 
     def __init__(self, path: Path, findings: Findings) -> None:
@@ -93,11 +93,11 @@ def check_store(path: Path, progress: Progress | None = None) -> CheckReport:
     tell = progress or (lambda what, done, total: None)
     findings = Findings()
     tell("looking at files", 0, 0)
-    snapshot = _TolerantSnapshot(path, findings)
+    snapshot = TolerantSnapshot(path, findings)
     for stray in listing.list_strays(str(path)):
         findings.add_problem(stray, "RocketMQ refuses to start with such a file; move it away")
     config = check_meta.check_config(snapshot, findings)
-    settled = _settled(snapshot)
+    settled = settled_of(snapshot)
     names = QueueNames()
     log_pass = LogPass(findings, names)
     queue_pass = QueuePass(
@@ -123,11 +123,24 @@ def check_store(path: Path, progress: Progress | None = None) -> CheckReport:
         tell("checking records", done, total)
     queue_pass.finish(snapshot.max_physical_offset, is_clean=snapshot.was_stopped_cleanly)
     index_pass.finish(snapshot.max_physical_offset)
-    _report_absent_queues(snapshot, findings, names, queue_pass, check_meta.known_topics(config))
+    return finish_check(snapshot, findings, config, log_pass, queue_pass, index_pass)
+
+
+def finish_check(
+    snapshot: TolerantSnapshot,
+    findings: Findings,
+    config: Mapping[str, Any],
+    log_pass: LogPass,
+    queue_pass: QueuePass,
+    index_pass: IndexPass,
+) -> CheckReport:
+    """The last pass, over what is left when all records, units and entries have been compared; and the report."""
+    report_absent_queues(snapshot, findings, log_pass.names, queue_pass, check_meta.known_topics(config))
     check_meta.check_end(snapshot, findings, log_pass.newest_store_timestamp)
     check_meta.check_checkpoint(snapshot, findings, log_pass.newest_store_timestamp)
     check_meta.check_group_offsets(snapshot, findings, config, _readable_queues(snapshot))
-    _report_rest(snapshot, findings, log_pass, index_pass)
+    report_rest(snapshot, findings, log_pass, index_pass)
+    log_total = max(0, snapshot.max_physical_offset - snapshot.min_physical_offset)
     return _report(snapshot, findings, log_pass, queue_pass, index_pass, log_total)
 
 
@@ -135,7 +148,7 @@ def _tell_records(tell: Progress, before: int, total: int, done: int) -> None:
     tell("checking records", before + done, total)
 
 
-def _settled(snapshot: StoreSnapshot) -> Settled:
+def settled_of(snapshot: StoreSnapshot) -> Settled:
     """Which records must be in queues and index by now."""
     if snapshot.was_stopped_cleanly:
         return Settled(2**63 - 1, 0, 0)
@@ -147,9 +160,10 @@ def _settled(snapshot: StoreSnapshot) -> Settled:
     return Settled(snapshot.checkpoint.min_timestamp_index if snapshot.checkpoint else 0, 0, 0)
 
 
-def _report_absent_queues(
+def report_absent_queues(
     snapshot: StoreSnapshot, findings: Findings, names: QueueNames, queue_pass: QueuePass, topics: set[str] | None
 ) -> None:
+    """Report queues that have records and no directory."""
     for number, count in queue_pass.absent.items():
         key = names.keys[number]
         path = str(snapshot.path / layout.CONSUME_QUEUE / key.topic / str(key.queue_id))
@@ -161,7 +175,8 @@ def _report_absent_queues(
             findings.warn("queue-missing", path, 0, "a consume queue", found, advice)
 
 
-def _report_rest(snapshot: StoreSnapshot, findings: Findings, log_pass: LogPass, index_pass: IndexPass) -> None:
+def report_rest(snapshot: StoreSnapshot, findings: Findings, log_pass: LogPass, index_pass: IndexPass) -> None:
+    """Report steps of the clock, an absent index, and what is not checked."""
     path = str(snapshot.path)
     if log_pass.clock_steps:
         found = f"{log_pass.clock_steps} records older than the one before"

@@ -8,6 +8,7 @@ by sorting entries by slot, a part of the slots at a time, so memory stays bound
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -50,8 +51,12 @@ class IndexFile:
         self.count = min(self.header.index_count, self.entry_max) if self.slot_count else 1
         self.slots: npt.NDArray[Any] = np.frombuffer(data, ">i4", self.slot_count, HEADER_BYTES)
         self.entries: npt.NDArray[Any] = np.frombuffer(data, ENTRY_DTYPE, max(1, self.count), start)[: self.count]
+
+    @cached_property
+    def is_ascending(self) -> bool:
+        """Whether entries come in the order of their records; looks at every entry once."""
         physical = self.entries["physical_offset"][1:]
-        self.is_ascending = bool((physical[1:] >= physical[:-1]).all())
+        return bool((physical[1:] >= physical[:-1]).all())
 
     @property
     def used_bytes(self) -> int:
@@ -109,9 +114,7 @@ def _fits(data: Bytes, header: IndexHeader, slots: Ints) -> npt.NDArray[np.bool_
 class IndexPass:
     """Holds all index files of a store against its log, one commit-log file after the other."""
 
-    def __init__(
-        self, root: str, findings: Findings, *, settled: Settled, only: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, root: str, findings: Findings, *, settled: Settled, only: Collection[str] | None = None) -> None:
         """List and open the index files (of a part of a check: some of them, by path).
 
         Records that are not settled may lack their entries.
@@ -292,10 +295,14 @@ class IndexPass:
     def finish(self, max_physical_offset: int) -> None:
         """Look at entries that point behind the log's end, and at what the headers say of times."""
         for file in self.files:
-            behind = np.flatnonzero(file.entries["physical_offset"][1:] >= max_physical_offset)
-            if behind.size:
-                number = int(behind[0]) + 1
-                found = f"{len(behind)} entries, the first at {int(file.entries['physical_offset'][number])}"
-                advice = "left over from a cut of the log, or of records that are lost; lookups skip them"
-                expected = f"physical offsets below {max_physical_offset}"
-                self.findings.warn("index-behind-log", file.path, file.position(number), expected, found, advice)
+            self.behind(file, max_physical_offset)
+
+    def behind(self, file: IndexFile, max_physical_offset: int) -> None:
+        """Look for entries of one file that point behind the log's end."""
+        behind = np.flatnonzero(file.entries["physical_offset"][1:] >= max_physical_offset)
+        if behind.size:
+            number = int(behind[0]) + 1
+            found = f"{len(behind)} entries, the first at {int(file.entries['physical_offset'][number])}"
+            advice = "left over from a cut of the log, or of records that are lost; lookups skip them"
+            expected = f"physical offsets below {max_physical_offset}"
+            self.findings.warn("index-behind-log", file.path, file.position(number), expected, found, advice)

@@ -98,6 +98,7 @@ class LogPass:
     def __init__(self, findings: Findings, names: QueueNames) -> None:
         self.findings = findings
         self.names = names
+        self.first_store_timestamp = 0
         self.newest_store_timestamp = 0
         self.record_count = 0
         self.clock_steps = 0
@@ -192,6 +193,7 @@ class LogPass:
         heads = checked.heads
         stored = heads["store_timestamp"].astype(np.int64)
         if len(stored):
+            self.first_store_timestamp = self.first_store_timestamp or int(stored[0])
             before = np.concatenate(([self.newest_store_timestamp], np.maximum.accumulate(stored)[:-1]))
             self.clock_steps += int((stored < before).sum())
             self.newest_store_timestamp = max(self.newest_store_timestamp, int(stored.max()))

@@ -24,9 +24,9 @@ from stratamq.logstore import listing
 from stratamq.logstore.check_log import CUSTOM_DELAY, SCHEDULE_TOPIC, LogFacts, QueueNames, Settled
 from stratamq.logstore.deletions import read_marks
 from stratamq.logstore.findings import Findings, Severity
+from stratamq.logstore.light_queues import LMQ_PREFIX
 from stratamq.logstore.listing import Stream, StreamFile
 from stratamq.logstore.queue_files import QueueFiles
-from stratamq.logstore.snapshot import LMQ_PREFIX
 from stratamq.logstore.types import QueueKey
 
 _READ_UNITS: Final = 65_536
@@ -168,6 +168,7 @@ class QueuePass:
         """Look at what is left in the queues behind the end of the log, and say what is in doubt."""
         self.drain()
         for queue in self.queues.values():
+            self.report_damaged(queue)  # a unit that points behind the log, with good ones behind it
             if queue.doubtful_count:
                 self.report_leftovers(queue, max_physical_offset, is_clean=is_clean)
 
