@@ -18,7 +18,7 @@ from stratamq.errors import PeerUnreachable
 from stratamq.replication.transport import ask
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 40.0
+WAIT_S = 120.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> Any:

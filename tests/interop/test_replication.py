@@ -8,14 +8,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stratamq.files.durable import ConfigFile
 from tests.interop.cpp_world import Client, without_client
 from tests.interop.replica_group import ReplicaGroup, wait_for
 from tests.interop.tcp_proxy import Proxy
 
-pytestmark = [pytest.mark.interop, without_client]
+pytestmark = [pytest.mark.interop, without_client, pytest.mark.timeout(600)]
+FOLLOWS_S = 150.0
+"""The client looks for a new leader every 30 s, and may find an old route the first time."""
 TOPIC = "replicated"
 CLIENTS: list[Client] = []
 
@@ -36,7 +40,8 @@ def acked(client: Client) -> list[str]:
 def warm_up(client: Client, count: int) -> None:
     """Wait until so many more messages are acknowledged."""
     before = len(acked(client))
-    client.wait_until(lambda: len(acked(client)) >= before + count, f"{count} more acknowledged messages")
+    wanted = before + count
+    client.wait_until(lambda: len(acked(client)) >= wanted, f"{count} more acknowledged messages", seconds=FOLLOWS_S)
 
 
 def finish(group: ReplicaGroup, producer: Client, consumer: Client) -> None:
@@ -44,9 +49,8 @@ def finish(group: ReplicaGroup, producer: Client, consumer: Client) -> None:
     producer.finish()
     sent = set(acked(producer))
     assert len(sent) >= 40  # two warm-ups
-    # The client looks for a new leader every 30 s, and may find an old route the first time.
     everything = lambda: sent <= {line.get("body") for line in consumer.lines}  # noqa: E731
-    consumer.wait_until(everything, "all acknowledged messages", seconds=150)
+    consumer.wait_until(everything, "all acknowledged messages", seconds=FOLLOWS_S)
     consumer.finish()
     end = group.wait_equal()
     logs = [group.log_bytes(name, end) for name in group.names]
@@ -58,6 +62,18 @@ def client(replicas: ReplicaGroup, home: Path, role: str, /, **options: object) 
     made = Client(home, role, namesrv=replicas.namesrv, topic=TOPIC, **options)
     CLIENTS.append(made)
     return made
+
+
+def votes(group: ReplicaGroup, name: str, leader: str) -> bool:
+    """Whether a member votes as it is now, not as it was before it lost its disk, and a majority knows that."""
+    status, own = group.status(leader), group.status(name).get("incarnation")
+    return status["members_decided"] and name in status["voters"] and status["incarnations"][name] == own
+
+
+def saved_offsets(group: ReplicaGroup, name: str) -> int:
+    """How many messages of the topic a group of consumers is through with, in a member's own table."""
+    table: Any = ConfigFile(str(group.directory / name / "config" / "consumerOffset.json")).load() or {}
+    return sum(table.get("offsetTable", {}).get(f"{TOPIC}@readers", {}).values())
 
 
 def start_clients(group: ReplicaGroup, home: Path) -> tuple[str, Client, Client]:
@@ -102,7 +118,7 @@ def test_a_member_whose_disk_was_emptied_comes_back_as_a_voter(group: ReplicaGro
     group.start(follower)
     end = group.status(leader)["log_end"]
     wait_for(lambda: group.status(follower).get("decided", 0) >= end, "the emptied member has the log")
-    wait_for(lambda: follower in group.status(leader)["voters"] and not group.status(leader)["learners"], "it votes")
+    wait_for(lambda: votes(group, follower, leader), "it votes")
     group.signal(leader, signal.SIGKILL)
     warm_up(producer, 20)
     group.start(leader)
@@ -152,10 +168,13 @@ def test_a_consumer_goes_on_where_it_was(group: ReplicaGroup, tmp_path: Path) ->
     leader, producer, consumer = start_clients(group, tmp_path)
     producer.finish()
     sent = set(acked(producer))
-    consumer.wait_until(lambda: sent <= {line.get("body") for line in consumer.lines}, "all messages")
-    consumer.finish()  # it has told the broker how far it is; a second later that is in the log
-    end = group.status(leader)["decided"]
-    wait_for(lambda: group.status(leader)["decided"] > end, "the offsets in the log")
+    consumer.wait_until(
+        lambda: sent <= {line.get("body") for line in consumer.lines}, "all messages", seconds=FOLLOWS_S
+    )
+    consumer.finish()  # it has told the broker how far it is; soon that is in the log, and then in the leader's file
+    wait_for(lambda: saved_offsets(group, leader) == len(sent), "the offsets in the log")
+    end = group.status(leader)["log_end"]
+    wait_for(lambda: group.status(leader)["decided"] >= end, "the offsets decided")
     group.signal(leader, signal.SIGKILL)
     group.leader([name for name in group.names if name != leader])
     again = client(group, tmp_path, "consume", group="readers", instance="again")
@@ -163,7 +182,9 @@ def test_a_consumer_goes_on_where_it_was(group: ReplicaGroup, tmp_path: Path) ->
     warm_up(more, 10)
     more.finish()
     wanted = set(acked(more))
-    again.wait_until(lambda: wanted <= {line.get("body") for line in again.lines}, "the later messages")
+    again.wait_until(
+        lambda: wanted <= {line.get("body") for line in again.lines}, "the later messages", seconds=FOLLOWS_S
+    )
     repeated = sent & {line.get("body") for line in again.lines}
     again.finish()
     assert not repeated, f"{len(repeated)} of {len(sent)} messages came again"
@@ -173,9 +194,10 @@ def test_a_node_is_added_and_another_removed(group: ReplicaGroup, tmp_path: Path
     leader, producer, consumer = start_clients(group, tmp_path)
     group.join("n4")
     assert group.ask(leader, do="add", node="n4", address=group.peers["n4"]) == {"done": True}
-    wait_for(lambda: "n4" in group.status(leader)["voters"], "the new node votes")
+    wait_for(lambda: votes(group, "n4", leader), "the new node votes")
     gone = next(name for name in group.names if name not in (leader, "n4"))
     wait_for(lambda: group.ask(leader, do="remove", node=gone) == {"done": True}, "a node is removed")
+    wait_for(lambda: group.status(leader)["members_decided"], "the others know of it")
     group.signal(gone, signal.SIGTERM)
     group.names.remove(gone)
     group.signal(leader, signal.SIGKILL)

@@ -113,6 +113,12 @@ def faults(members: dict[str, dict[str, Any]]) -> list[str]:
     leader = max(leaders, key=lambda found: found["term"])
     for node in leader["learners"]:
         wrong.append(f"{node} does not vote yet: it has still to catch up")
+    for node, found in sorted(alive.items()):
+        known = leader["incarnations"].get(node)
+        if node in leader["voters"] and known and known != found["incarnation"]:
+            wrong.append(f"{node} came back on an empty disk: the group has still to take it in again")
+    if not leader["members_decided"]:
+        wrong.append("a change of members is not on a majority yet: stop nobody before it is")
     for node, found in sorted(leader["followers"].items()):
         if found["behind"] > 64 * 1024 * 1024:
             wrong.append(f"{node} lacks {found['behind']} bytes")

@@ -263,6 +263,9 @@ class MemberNode:
             "decided": core.commit,
             "voters": [member.node for member in core.config.voters],
             "learners": [member.node for member in core.config.learners],
+            "incarnations": {member.node: member.incarnation for member in core.config.voters + core.config.learners},
+            "incarnation": core.me.incarnation,
+            "members_decided": core.configs.last_end <= core.commit,
             "peers": self.transport.addresses,
             "followers": followers,
         }
