@@ -61,6 +61,12 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     order: bool = False
     attributes: dict[str, str] = {}
 
+    def routed(self, permission: int) -> TopicConfig:
+        """The topic as routes show it: without what ``brokerPermission`` forbids. Source: BrokerController.java."""
+        if permission & PERM_READ and permission & PERM_WRITE:
+            return self
+        return msgspec.structs.replace(self, perm=self.perm & permission)
+
     @property
     def is_writable(self) -> bool:
         """Whether messages may be sent to it."""
@@ -159,6 +165,20 @@ class TopicTable:
         if not 0 <= config.perm <= PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT:
             raise InvalidArgument(f"permission {config.perm} is not a sum of 4 (read), 2 (write), 1 (inherit)")
 
+    def adopt(self, stored: Any) -> list[TopicConfig] | None:
+        """Take another broker's table, as `as_json` gives it, in place of this one; nobody is told of changes.
+
+        Returns the topics that are new or changed; None when the two were the same already.
+        """
+        other = TopicTable(stored, wall_ms=self._wall_ms)
+        if (other._topics, other.version) == (self._topics, self.version):
+            return None
+        changed = [config for name, config in other._topics.items() if config != self._topics.get(name)]
+        self._topics.clear()
+        self._topics.update(other._topics)
+        self.version = other.version
+        return changed
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; say whether it was there."""
         if self._topics.pop(topic, None) is None:
@@ -222,7 +242,14 @@ class TopicTable:
                 self.put(msgspec.structs.replace(config, read_queue_nums=count))
         return sorted(lost)
 
-    def as_json(self) -> dict[str, Any]:
-        """What ``topics.json`` and GET_ALL_TOPIC_CONFIG hold."""
-        table = {name: msgspec.to_builtins(self._topics[name]) for name in sorted(self._topics)}
+    def republish(self) -> None:
+        """Count a change of all topics' routes: what the broker allows is different now."""
+        self.version.next(self._wall_ms())
+
+    def as_json(self, permission: int = PERM_READ | PERM_WRITE) -> dict[str, Any]:
+        """What ``topics.json`` and GET_ALL_TOPIC_CONFIG hold.
+
+        For name servers, with the broker's own ``permission``: what it does not allow, no topic's route allows.
+        """
+        table = {name: msgspec.to_builtins(self._topics[name].routed(permission)) for name in sorted(self._topics)}
         return {"dataVersion": self.version.as_json(), "topicConfigTable": table}

@@ -215,7 +215,7 @@ class Server:
             cluster=config.cluster_name,
             name=config.broker_name,
             address=address,
-            topics=self.broker.topics.as_json(),
+            topics=self.broker.topics.as_json(config.permission),
             state_version=self._state_version,
         )
 
@@ -320,8 +320,15 @@ class Server:
 
     def _take_changed(self, configs: Mapping[type[Any], Any]) -> None:
         """An operator has changed settings."""
+        permission = self.settings.broker.permission
         self.settings = replace(self.settings, broker=configs[BrokerConfig], retention=configs[RetentionConfig])
         self.broker.reconfigure(configs[BrokerConfig])
+        if self.settings.broker.permission != permission:
+            self.broker.topics.republish()  # routes of all topics show it
+            if self.namesrv is not None:
+                self.namesrv.register_own(self.broker)
+            if self.registrar is not None:
+                self.registrar.changed()
         if self.retention is not None:
             self.retention.policy = configs[RetentionConfig]
 
@@ -374,7 +381,7 @@ class Server:
     def _topic_changed(self, config: TopicConfig) -> None:
         self._save_wanted.set()
         if self.namesrv is not None:
-            self.namesrv.update_own(self.settings.broker.broker_name, config)
+            self.namesrv.update_own(self.broker, config)
         if self.registrar is not None:
             self.registrar.changed()
 

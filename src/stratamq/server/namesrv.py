@@ -54,15 +54,19 @@ class NameServer:
                 name=broker.config.broker_name,
                 address=str(broker.address),
                 version=DataVersion(version.state_version, version.timestamp, version.counter),
-                topics={name: _queue_data(topic) for name, topic in broker.topics.configs().items()},
+                topics={
+                    name: _queue_data(topic.routed(broker.config.permission))
+                    for name, topic in broker.topics.configs().items()
+                },
             ),
             now_ms=self._clock.monotonic_ms(),
             permanent=True,
         )
 
-    def update_own(self, broker_name: str, topic: TopicConfig) -> None:
+    def update_own(self, broker: Broker, topic: TopicConfig) -> None:
         """A topic of the broker of this process was made or changed."""
-        self.routes.add_topic(topic.topic_name, {broker_name: _queue_data(topic)})
+        routed = topic.routed(broker.config.permission)
+        self.routes.add_topic(topic.topic_name, {broker.config.broker_name: _queue_data(routed)})
 
     def forget_own(self, broker_name: str, topic: str) -> None:
         """A topic of the broker of this process is gone."""

@@ -13,6 +13,7 @@ import pytest
 
 from stratamq.config import BrokerConfig, ServerConfig
 from stratamq.errors import ConfigError, PeerUnreachable
+from stratamq.nameserver.routes import QueueData, RouteTable
 from stratamq.server.lifecycle import Server
 from stratamq.server.namesrv_process import NameServerProcess
 from stratamq.server.registering import Identity, Registered, Registrar, parse_addresses
@@ -189,3 +190,28 @@ def test_the_port_of_a_name_server_may_be_left_out():
     assert ServerConfig(namesrv_port=-1).namesrv_port == -1
     with pytest.raises(ConfigError):
         ServerConfig(namesrv_port=-2)
+
+
+def route_of(table: RouteTable) -> list[QueueData]:
+    """Topic A's queues by broker; none while it is not known."""
+    route = table.route("A")
+    return [] if route is None else list(route.queues.values())
+
+
+def perms(server: Server) -> set[int]:
+    """Permissions of topic A in the routes that the server's own name server gives."""
+    assert server.namesrv is not None
+    return {queue.perm for queue in route_of(server.namesrv.routes)}
+
+
+async def test_routes_show_what_the_broker_allows(tmp_path):
+    """A producer must not try a broker that refuses it: the route says so, at start and when it changes."""
+    async with names(tmp_path / "n") as outside, broker(tmp_path / "b", outside.address, permission=4) as server:
+        table = outside.names.routes
+        server.broker.topics.ensure("A", queues=4)
+        await until(lambda: {queue.perm for queue in route_of(table)} == {4})
+        assert perms(server) == {4}
+        assert server.broker.topics.get("A").perm == 6  # the topic itself is as it was made
+        server.live.update("brokerPermission=6")
+        assert perms(server) == {6}
+        await until(lambda: {queue.perm for queue in route_of(table)} == {6})
