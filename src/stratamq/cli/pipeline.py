@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from stratamq.cli.jobs.options import SparkOptions, spark_options
+from stratamq.cli.main import Lazy, LazyGroup
 from stratamq.cli.output import Item, Kind, Printer, output_options
 
 if TYPE_CHECKING:
     from stratamq.pipeline.jobs.summary import Report
-    from stratamq.pipeline.progress import TaskProgress
+
+JOBS: Final = {
+    "verify": Lazy("stratamq.cli.jobs.verify:verify", "Check a store of any size: store check in parallel."),
+}
 
 TAGS = (
     Item("topic", "topic"),
@@ -32,7 +35,7 @@ KEYS = (Item("key", "key"), Item("messages", "messages", Kind.COUNT))
 TEXT_KEYS_MAX = 5
 
 
-@click.group()
+@click.group(cls=LazyGroup, commands_lazy=JOBS)
 def pipeline() -> None:
     """Bulk work on a store directory, done by Spark. Needs: pip install 'stratamq[spark]'."""
 
@@ -47,23 +50,20 @@ def pipeline() -> None:
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write all figures here."
 )
-@click.option("--master", help="Spark master URL; without it that of spark-submit, else local[*].")
+@spark_options
 @output_options
-def report(store: Path, html: Path, json_file: Path | None, master: str | None, printer: Printer, quiet: bool) -> None:
+def report(
+    store: Path, html: Path, json_file: Path | None, spark_settings: SparkOptions, printer: Printer, quiet: bool
+) -> None:
     """Write a report on what is in a store: rates, sizes, tags, keys, balance of queues, delays.
 
     The store is read up to where it ends now.
     """
     from stratamq.logstore.listing import require_store
     from stratamq.pipeline.jobs.report import make_report, write_report
-    from stratamq.pipeline.session import session
 
     require_store(store)  # before seconds go by in starting a JVM
-    with ExitStack() as stack:
-        progress = None if quiet else _progress(stack)
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratamq-report-")), "jvm.log")
-        spark = session("stratamq pipeline report", master, jvm_log=log)
-        stack.callback(spark.stop)
+    with spark_settings.session("report", "reading the store", quiet=quiet) as (spark, progress):
         made = make_report(spark, store, progress)
     write_report(made, html, json_file)
     say(made, html, json_file, printer)
@@ -90,16 +90,3 @@ def say(made: Report, html: Path, json_file: Path | None, printer: Printer) -> N
     rows = [(what, one.low, *one.percentiles.values(), one.high, one.is_exact) for what, one in shares if one.count]
     printer.table("distributions", "Distributions", SHARES, rows)
     printer.table("top_keys", "Most frequent keys", KEYS, made.top_keys[:TEXT_KEYS_MAX])
-
-
-def _progress(stack: ExitStack) -> TaskProgress | None:
-    """A bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return None
-    bar = stack.enter_context(Progress(console=console, transient=True))
-    task = bar.add_task("starting Spark", total=None)
-    return lambda done, total: bar.update(task, description="reading the store", completed=done, total=total)

@@ -49,11 +49,12 @@ def check(directory: Path, printer: Printer, quiet: bool) -> int:
     """
     with progress_shown(quiet=quiet) as progress:
         report = check_store(directory, progress)
-    _show(report, printer)
+    show_check(report, printer)
     return CorruptionError.exit_code if report.is_damaged else 0
 
 
-def _show(report: CheckReport, printer: Printer) -> None:
+def show_check(report: CheckReport, printer: Printer) -> None:
+    """Print what a check saw and found."""
     totals = dict.fromkeys(Severity, 0)
     for (severity, _), count in report.counts.items():
         totals[severity] += count

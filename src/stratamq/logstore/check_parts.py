@@ -76,13 +76,13 @@ class PartTask(NamedTuple):
     max_physical_offset: int
     min_physical_offset: int
     settled: Settled
-    queues: frozenset[QueueKey]
+    queues: tuple[QueueKey, ...]
     is_odd: bool
     is_first: bool
     is_last: bool
     index_paths: tuple[str, ...]
     covered_from: int
-    indexed: frozenset[int]
+    indexed: tuple[int, ...]
     newest_before: int = 0
 
 
@@ -191,13 +191,13 @@ class PartedCheck:
             max_physical_offset=self.snapshot.max_physical_offset,
             min_physical_offset=self.snapshot.min_physical_offset,
             settled=self._settled,
-            queues=self.odd,
+            queues=tuple(sorted(self.odd)),
             is_odd=is_odd,
             is_first=is_first,
             is_last=is_last,
             index_paths=tuple(paths),
             covered_from=self._index_pass.covered_from,
-            indexed=frozenset(file.base for file in looked_at),
+            indexed=tuple(file.base for file in looked_at),
         )
 
     def _is_indexed(self, file: StreamFile) -> bool:
@@ -312,7 +312,7 @@ def odd_queues(task: ShapeTask) -> Json:
 
 def check_part(task: PartTask) -> Json:
     """Records of some files, and the units and index entries that point into them, each way."""
-    findings, names = Findings(), QueueNames()
+    findings, names, chosen = Findings(), QueueNames(), frozenset(task.queues)
     log_pass = LogPass(Findings() if task.is_odd else findings, names)
     queue_pass = QueuePass(
         task.root,
@@ -320,7 +320,7 @@ def check_part(task: PartTask) -> Json:
         names,
         min_physical_offset=task.min_physical_offset,
         settled=task.settled,
-        is_mine=lambda key: (key in task.queues) == task.is_odd,
+        is_mine=lambda key: (key in chosen) == task.is_odd,
         from_physical_offset=0 if task.is_first or not task.files else task.files[0].base,
     )
     queue_pass.findings = findings

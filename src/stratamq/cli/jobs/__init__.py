@@ -1,0 +1,1 @@
+"""The commands of `stratamq pipeline`, one file a job."""
