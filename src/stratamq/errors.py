@@ -203,6 +203,23 @@ class StoreFailed(StoreError):
         )
 
 
+class LogsDiffer(StoreError):
+    """A slave's log is not the beginning of its master's. Fields: where the slave's log ends, and what does not fit."""
+
+    exit_code = 4
+
+    def __init__(self, end: int, reason: str) -> None:
+        super().__init__(end, reason)
+        self.end = end
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"this slave's log, which ends at {self.end}, is not its master's: {self.reason}. Nothing was changed. "
+            "Decide which log is the right one; to copy the master's anew, empty the slave's data directory"
+        )
+
+
 class MessageRefused(StoreError):
     """A message that the store cannot hold (too long, malformed); nothing was stored."""
 

@@ -188,6 +188,13 @@ class Delays:
 
     def as_json(self) -> dict[str, Any]:
         """What ``delayOffset.json`` holds."""
+    def adopt(self, stored: Any) -> None:
+        """Take over how far another broker has come, as `as_json` gives it."""
+        table = stored.get("offsetTable") if isinstance(stored, dict) else None
+        offsets = {int(level): int(offset) for level, offset in (table or {}).items()}
+        for level in self._levels:
+            self._advance(level, offsets.get(level.number, level.offset))
+
         self.version.counter += self.is_dirty
         offsets = self._kept | {level.number: level.offset for level in self._levels}
         return {"dataVersion": self.version.as_json(), "offsetTable": dict(sorted(offsets.items()))}

@@ -135,6 +135,18 @@ class GroupTable:
         table = self._forbidden.get(group)
         return not (isinstance(table, dict) and _mask(table.get(topic)) & FORBIDDEN_READ)
 
+    def adopt(self, stored: Any) -> bool:
+        """Take another broker's table, as `as_json` gives it, in place of this one; says whether it was another."""
+        other = GroupTable(stored, wall_ms=self._wall_ms)
+        mine = (self._groups, self._forbidden, self.version)
+        if mine == (other._groups, other._forbidden, other.version):
+            return False
+        self._groups.clear()
+        self._groups.update(other._groups)
+        self._forbidden, self.version = other._forbidden, other.version
+        self._on_change()
+        return True
+
     def configs(self) -> Mapping[str, GroupConfig]:
         """All groups by name; a view, not to be changed."""
         return self._groups

@@ -84,6 +84,15 @@ class OffsetTable:
             self._offsets[topic, to_group] = dict(queues)
             self.is_dirty = True
 
+    def adopt(self, stored: Any) -> None:
+        """Take over all offsets of another broker's table, as `as_json` gives it; what it does not know stays."""
+        other = OffsetTable(stored, wall_ms=self._wall_ms)
+        for key, queues in other._offsets.items():
+            mine = self._offsets.setdefault(key, {})
+            if mine | queues != mine:
+                mine.update(queues)
+                self.is_dirty = True
+
     def delete_topic(self, topic: str) -> None:
         """Forget everybody's offsets in a topic."""
         self._delete(lambda key: key[0] == topic)

@@ -40,6 +40,13 @@ class RequestModes:
         """Mode, and with how many neighbours a member of a popping group shares its queues (0: with all)."""
         return self._modes.get((topic, group), (PULL, SHARE_ALL))
 
+    def adopt(self, stored: Any) -> None:
+        """Take another broker's table, as `as_json` gives it, in place of this one."""
+        modes = RequestModes(stored)._modes
+        if modes != self._modes:
+            self._modes = modes
+            self.is_dirty = True
+
     def as_json(self) -> dict[str, Any]:
         """What ``messageRequestMode.json`` and GET_ALL_MESSAGE_REQUEST_MODE hold."""
         table: dict[str, dict[str, Any]] = {}

@@ -79,6 +79,18 @@ class TimerMetrics:
                 totals[int(number)] = totals.get(int(number), 0) + int(total)
         self._counts = {by_hash[number]: (total, 0) for number, total in totals.items() if number in by_hash}
 
+    def adopt(self, stored: Any) -> None:
+        """Take another broker's table, as `as_json` gives it, in place of this one."""
+        rows = stored.get("timingCount") if isinstance(stored, dict) else None
+        counts = {
+            str(topic): (int(row.get("count") or 0), int(row.get("timeStamp") or 0))
+            for topic, row in (rows or {}).items()
+            if isinstance(row, dict)
+        }
+        if counts != self._counts:
+            self._counts = counts
+            self.is_dirty = True
+
     def as_json(self) -> dict[str, Any]:
         """What the file holds, and what GET_TIMER_METRICS answers."""
         self.version.counter += self.is_dirty

@@ -13,6 +13,7 @@ import click
 
 from stratamq.config import BrokerConfig, QueueStoreConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
 from stratamq.errors import ConfigError, StrataError
+from stratamq.replication.ha_config import HaConfig
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
 from stratamq.server.lifecycle import Settings
 from stratamq.server.lifecycle import serve as run_server
@@ -56,6 +57,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
         retention=build(RetentionConfig, values.get(RetentionConfig, {})),
         tiered=build(TieredConfig, values.get(TieredConfig, {}), tier),
         queues=build(QueueStoreConfig, values.get(QueueStoreConfig, {})),
+        ha=build(HaConfig, values.get(HaConfig, {})),
     )
 
 

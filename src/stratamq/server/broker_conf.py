@@ -2,7 +2,7 @@
 
 Values are checked and refused with the allowed form. A key that nothing here knows is no error, because a real
 ``broker.conf`` has many: all of them are named in one warning. Some keys are known but say something that this broker
-cannot do (be a slave, say): these are refused rather than ignored.
+cannot do (access control, say): these are refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stratamq.config import (
     settings_of,
 )
 from stratamq.errors import ConfigError
+from stratamq.replication.ha_config import HaConfig
 
 CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
     ServerConfig,
@@ -33,21 +34,18 @@ CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
     StoreConfig,
     RetentionConfig,
     TieredConfig,
+    HaConfig,
 )
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
-    "brokerId": ("0", "0 (this broker is a master)"),
-    "brokerRole": (
-        "ASYNC_MASTER",
-        "ASYNC_MASTER (there is no master/slave replication; for copies: stratamq broker --group)",
-    ),
     "enableDLegerCommitLog": ("false", "false (groups of brokers are made with stratamq broker --group)"),
-    "slaveReadEnable": ("false", "false (there are no slaves)"),
     "storeType": ("default", "default"),
     "aclEnable": ("false", "false (access control is not served yet)"),
 }
 """Keys that have one value here; any other would promise what is not done."""
 
+ALIASES: Final[Mapping[str, str]] = {"haSlaveFallbehindMax": "haMaxGapNotInSync"}
+"""Names of RocketMQ 4 for settings that RocketMQ 5 calls otherwise."""
 _ROOT_KEY: Final = "storePathRootDir"
 IN_SECONDS: Final = frozenset({"serverChannelMaxIdleTimeSeconds"})
 _UNICODE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
@@ -110,8 +108,8 @@ def interpret(properties: Mapping[str, str], *, where: str = "") -> BrokerConf:
     }
     values: dict[type[Any], dict[str, Any]] = {config_class: {} for config_class in CONFIG_CLASSES}
     unknown: list[str] = []
-    for key, raw in properties.items():
-        text = raw.strip()
+    for given, raw in properties.items():
+        key, text = ALIASES.get(given, given), raw.strip()
         if key in ONLY_VALUE:
             only, allowed = ONLY_VALUE[key]
             if text.lower() != only.lower():
@@ -179,6 +177,7 @@ _TITLES: Final = {
     "RetentionConfig": "Retention",
     "TieredConfig": "Cold tier",
     "QueueStoreConfig": "AMQP queues",
+    "HaConfig": "Master and slaves",
 }
 
 _PAGE_HEAD: Final = """\

@@ -40,15 +40,18 @@ from stratamq.logstore.store import LogStore
 from stratamq.logstore.timer_store import TimerStore
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
+from stratamq.replication.ha_config import HaConfig
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
 from stratamq.server.namesrv import NameServer
 from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener, RemotingPeer
+from stratamq.server.replicating import Replication
 from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import SENDS, collect
 from stratamq.server.requests.families import admin_families
+from stratamq.server.requests.ha import HaRequests
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
@@ -88,6 +91,7 @@ class Settings:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     tiered: TieredConfig = field(default_factory=TieredConfig)
     queues: QueueStoreConfig = field(default_factory=QueueStoreConfig)
+    ha: HaConfig = field(default_factory=HaConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,14 @@ class Server:
         self.namesrv: NameServer | None = None
         self.registrar: Registrar | None = None
         self._amqp: AmqpService | None = None
+        self.replication = Replication(settings.ha, self.clock, on_failed=self._failed)
+        self.failure: StrataError | None = None
+        """Why the process cannot go on; `ended` is set then."""
+        self.ended = asyncio.Event()
+
+    def _failed(self, error: StrataError) -> None:
+        self.failure = error
+        self.ended.set()
 
     # --- start ---
 
@@ -154,12 +166,14 @@ class Server:
         has_namesrv = config.namesrv_port >= 0
         namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port") if has_namesrv else None
         broker_socket = self._bind(config.broker_port, "--broker-port")
+        self.replication.bind(self._bind, config)
         http_socket = self._bind(config.http_port, "--http-port")
         amqp_socket = self._bind_amqp(config.amqp_port)
         host = advertised_host(config.host, self.settings.broker.advertised_host)
         port = port_of(broker_socket)
         address = BrokerAddress(host, port, encode_host(host, port))
         self._open(address)
+        self._stack.push_async_callback(self.replication.close)
         folder = self.settings.data_dir / "config"
         self.namesrv = NameServer(config, self.clock, ConfigFile(str(folder / "kvConfig.json")), folder / NAMES_FILE)
         self.namesrv.register_own(self.broker)
@@ -180,6 +194,7 @@ class Server:
         )
         self._stack.push_async_callback(self.http.close)
         await self.broker_listener.listen(broker_socket)
+        await self.replication.start(self.broker)
         if config.vip_port and port > 2:
             await self.broker_listener.listen(self._bind(port - 2, "--broker-port (vip_port takes it minus 2)"))
         if namesrv_socket is not None:
@@ -205,16 +220,22 @@ class Server:
     def _register_outside(self, addresses: Sequence[str]) -> None:
         """Register with name servers elsewhere, and take the broker away from them first thing at stop."""
         if addresses:
-            self.registrar = Registrar(addresses, self._identity)
+            answered = self.replication.registered
+            self.registrar = Registrar(
+                addresses, self._identity, on_registered=lambda address, answer: answered(answer)
+            )
+            self.replication.ask_again = self.registrar.changed
             self.registrar.start()
 
     def _identity(self) -> Identity:
         config = self.settings.broker
-        address = str(self.broker.address)
+        port, host = self.replication.port, self.settings.ha.advertised_host or self.broker.address.host
         return Identity(
             cluster=config.cluster_name,
             name=config.broker_name,
-            address=address,
+            address=str(self.broker.address),
+            broker_id=self.settings.ha.broker_id,
+            ha_address=f"{host}:{port}" if port else "",
             topics=self.broker.topics.as_json(config.permission),
             state_version=self._state_version,
         )
@@ -226,7 +247,7 @@ class Server:
 
     def _bind_amqp(self, port: int) -> Any:
         """The socket for AMQP; None without it. RabbitMQ on the same machine is no reason not to start."""
-        if port < 0:
+        if port < 0 or self.settings.ha.is_slave:  # what AMQP keeps besides the log is not copied
             return None
         try:
             return self._bind(port, "--amqp-port", listen=True)
@@ -248,7 +269,8 @@ class Server:
     def _open(self, address: BrokerAddress) -> None:
         """Open the store first: it takes the lock that keeps other processes from the tables too."""
         settings = self.settings
-        opened = self._open_store(
+        opened = self.replication.open(
+            self._open_store,
             settings.data_dir,
             settings.store,
             clock=self.clock,
@@ -283,7 +305,8 @@ class Server:
             keep_from=None if self.tiering is None else self.tiering.service.keep_from,
             is_tiered=(lambda topic: False) if self.tiering is None else self.tiering.keeps,
         )
-        if settings.broker.timer_wheel:
+        self.replication.take_role(self.broker, settings.store)
+        if settings.broker.timer_wheel and not settings.ha.is_slave:
             self.broker.timers.attach(open_timer(settings), self.clock.wall_ms(), self.broker.topics.names())
         self.live = LiveSettings(
             self._configs(), folder / KEPT_FILE, apply=self._take_changed, blacklist=settings.broker.config_blacklist
@@ -296,7 +319,7 @@ class Server:
     def _open_tier(self, opened: OpenedStore) -> Tiering | None:
         """The cold tier behind a log store; None without one."""
         settings = self.settings
-        if not settings.tiered.address or not isinstance(opened.store, LogStore):
+        if not settings.tiered.address or not isinstance(opened.store, LogStore) or settings.ha.is_slave:
             return None
         tiering = Tiering(
             opened.store,
@@ -337,7 +360,7 @@ class Server:
         self._pulls = PullRequests(broker)
         self._pops = PopRequests(broker)
         self._members = MemberRequests(broker)
-        return collect(
+        handlers = collect(
             SendRequests(broker),
             self._pulls,
             MessageRequests(broker),
@@ -354,7 +377,9 @@ class Server:
             SettingsRequests(self.live, lambda: json.dumps(broker.topics.version.as_json())),
         )
 
+            HaRequests(self.replication.status),
     def _start_tasks(self, namesrv: NameServer) -> None:
+        return self.replication.limit(handlers)
         for coroutine in (
             every(TICK_S, self._tick),
             every(SWEEP_S, self._sweep),
@@ -373,6 +398,7 @@ class Server:
         """Messages that can be read now: the store's committer tells, or the group's member."""
         if self._pulls is not None:
             self._pulls.arrived(arrivals)
+        self.replication.arrived()
 
     def _set_congested(self, congested: bool) -> None:
         for listener in self._listeners[:1]:
@@ -530,13 +556,24 @@ async def serve(settings: Settings, *, ready_file: Path | None = None, open_stor
     try:
         if ready_file is not None:
             write_ready_file(ready_file, server.addresses)
-        await wanted.wait()
+        await first_of(wanted, server.ended)
     finally:
         if ready_file is not None:
             remove_ready_file(ready_file)
         await server.stop()
 
 
+    if server.failure is not None:
+        raise server.failure
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
 def spare_collections() -> None:
     """Let the cyclic collector run less often and look at less.
 

@@ -24,6 +24,7 @@ from stratamq.errors import ConfigError, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
+from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes
@@ -103,6 +104,7 @@ class MemberProcess:
         )
         self.server: Server | None = None
         self._wanted = 0
+            ha=HaConfig(port=-1),
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.node: MemberNode | None = None

@@ -23,6 +23,7 @@ from stratamq.server.live_settings import KEPT_FILE, LiveSettings
 from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import Answered, collect
 from stratamq.server.requests.families import admin_families
+from stratamq.server.requests.ha import HaRequests
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
@@ -166,6 +167,7 @@ class Harness:
             *admin_families(self.broker, self.pulls, str(directory)),
             SettingsRequests(self.live, lambda: "{}"),
         )
+            HaRequests(dict),
         self.peer = FakePeer()
         self._opaque = 0
 

@@ -8,6 +8,7 @@ from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.server.requests.assignment import AssignmentRequests
 from stratamq.server.requests.base import served_codes
 from stratamq.server.requests.families import ADMIN_FAMILIES
+from stratamq.server.requests.ha import HaRequests
 from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.namesrv_brokers import BrokerRequests
@@ -38,6 +39,7 @@ BROKER: tuple[type[object], ...] = (
     ReplyRequests,
     RetentionRequests,
     TimerRequests,
+    HaRequests,
     *ADMIN_FAMILIES,
 )
 NAME_SERVER: tuple[type[object], ...] = (RouteRequests, BrokerRequests, KvRequests, NameSettingsRequests)

@@ -33,6 +33,7 @@ from stratamq.errors import (
     SubscriptionStale,
     SubscriptionUnknown,
 )
+from stratamq.formats.message import PHYSICAL_OFFSET_AT
 from stratamq.logstore.types import Arrival, GetResult, GetStatus
 from stratamq.protocols.remoting.codes import SERIALIZE_JSON, RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
@@ -95,6 +96,8 @@ class PullRequests:
         fields = read_pull(header)
         if not self._broker.is_accepting:
             raise ServiceUnavailable(_STOPPING)
+        if self._broker.refuses_reads:
+            raise FlowControlled("[REJECTREQUEST] this broker is a slave, and slaveReadEnable is false")
         tags_codes, matching = self._check(fields)
         pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
         if self._resets and self._tell_reset(pull):
@@ -210,10 +213,23 @@ class PullRequests:
             next_offset=result.next_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,
-            suggested_broker=0,
+            suggested_broker=self._suggested(pull, result) if self._broker.far_behind_bytes else 0,
             body_bytes=result.total_bytes,
         )
         pull.peer.write_parts(head, result.records, result.total_bytes)
+
+    def _suggested(self, pull: _Pull, result: GetResult) -> int:
+        """The id of the broker that the group should ask next: a slave for who reads what is no longer in memory."""
+        group = self._broker.groups.find(pull.fields.consumer_group)
+        if group is None:
+            return 0
+        if not result.records:
+            return group.broker_id
+        last = result.records[-1]
+        at = PHYSICAL_OFFSET_AT
+        end = int.from_bytes(last[at : at + 8], "big", signed=True) + len(last)
+        is_far = self._broker.store.status().max_physical_offset - end > self._broker.far_behind_bytes
+        return group.which_broker_when_consume_slowly if is_far else group.broker_id
 
     # --- waiting ---
 

@@ -21,7 +21,7 @@ from stratamq.broker.topics import DLQ_PREFIX, HALF_TOPIC, PERM_READ, PERM_WRITE
 from stratamq.errors import AccessDenied, GroupNotFound, MessageIllegal, ServiceUnavailable
 from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB
 from stratamq.formats.properties import TIMER_OUT_MS, find_property
-from stratamq.logstore.types import Appended, Message, PutResult, PutStatus
+from stratamq.logstore.types import Appended, Message, PutDone, PutResult, PutStatus
 from stratamq.protocols.remoting.bodies import decode_batch
 from stratamq.protocols.remoting.codes import VERSION_RECONSUME_LIMIT, RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import FRAME_BYTES_MAX, CommandHeader
@@ -36,6 +36,7 @@ CODE_OF_PUT: Final = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
     PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
@@ -121,6 +122,11 @@ class SendRequests:
         self,
         peer: Peer,
         header: CommandHeader,
+    def _half_stored(self, topic: str, done: PutDone, result: PutResult) -> None:
+        if result.appended:
+            self._broker.half_counts.add(topic, 1, self._broker.clock.wall_ms())
+        done(result)
+
         topic: str,
         queue_id: int,
         unique_key: str,

@@ -1,0 +1,85 @@
+"""A slave's log store: a master's bytes are added as they are; nothing else is written.
+
+Unlike a group's member, a slave shows its consumers what it has stored: at once with ASYNC_FLUSH, after the sync with
+SYNC_FLUSH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stratamq.logstore.group_commit import GroupCommitter
+from stratamq.logstore.store import CommitToken
+from stratamq.logstore.types import Arrival, Message, PutDone, PutResult, PutStatus
+from stratamq.replication.log_store import MemberStore
+
+REFUSAL = "this broker is a slave; messages go to its master"
+
+
+class SlaveStore(MemberStore):
+    """See the module's text."""
+
+    def __init__(self, *args: object, **rest: object) -> None:
+        super().__init__(*args, **rest)  # type: ignore[arg-type]
+        self._written: list[Arrival] = []
+
+    def commit(self) -> CommitToken | None:
+        """See `LogStore.commit`."""
+        token = super().commit()
+        if token is not None:
+            self._written += token.arrivals
+        return token
+
+    def add(self, run: bytes) -> list[Arrival]:
+        """Add a run of whole records behind the log's end. Returns who can read more now (ASYNC_FLUSH).
+
+        Raises BadFrame, StoreFull, StoreFailed, StoreClosed as `write_records` does; and what refuses writes now.
+        """
+        refusal = self.failure
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)
+        self.write_records(memoryview(run))
+        written, self._written = self._written, []
+        return written
+
+    def read_bytes(self, offset: int, size: int) -> memoryview:
+        """Log bytes from ``offset`` on: at most ``size``, within one file, at least one below the log's end."""
+        base = self._log.base_of(offset)
+        stop = min(offset + size, base + self._log.file_bytes, self._log.end)
+        return self._log.file_view(base)[offset - base : stop - base]
+
+    def begin_at(self, base: int) -> None:
+        """Let a log that holds nothing begin at ``base``, where a file begins."""
+        assert self._log.min_offset == self._log.end, "only an empty log can begin elsewhere"
+        if base == self._log.end:
+            return
+        for empty in list(self._log.bases):
+            self._log.remove(empty)
+        self._log.end = self._flushed = base
+        self._batch.begin(base)
+        if self._index is not None:
+            self._index.position = base
+
+
+class SlaveCommitter(GroupCommitter):
+    """Flushing for a slave: as `GroupCommitter` does it, for what the master sends. Puts are refused.
+
+    ``on_synced`` is called when more of the log is on the disk.
+    """
+
+    on_synced: Callable[[], None] = staticmethod(lambda: None)
+
+    def put(self, messages: Sequence[Message], done: PutDone) -> None:
+        """Refuse: a slave takes messages from its master only."""
+        done(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, (), REFUSAL))
+
+    def added(self, arrivals: Sequence[Arrival]) -> None:
+        """Bytes of the master were added to the store: sync them, or show them."""
+        self._arrived(arrivals)
+        token = self.store.unsynced()
+        if self._is_sync and not self._syncing and token is not None:
+            self._start_sync(token)
+
+    def _sync_ended(self, token: CommitToken, error: BaseException | None) -> None:
+        super()._sync_ended(token, error)
+        self.on_synced()
