@@ -116,3 +116,13 @@ def test_a_stale_lock_is_caught():
     assert unlocked(["numpy>=2", "x_y ; sys_platform == 'linux'"], lock) == []
     assert len(unlocked(["numpy>=2.5", "absent"], lock)) == 2
     assert unhashed(lock) == ["x-y==1"]
+
+
+def test_tests_that_pages_name_exist() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"def (test_\w+)", sources))
+    wrong = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        named = re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
+        wrong += [f"{relative(page)}: {name}" for name in sorted(set(named) - defined)]
+    expect_none(f"{line}: there is no such test" for line in wrong)
