@@ -7,6 +7,7 @@ is on the disk: the shell writes what `take` hands it and reports `hard_state_sa
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from random import Random
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class Member0(NamedTuple):
     configs: Configs
 
 
-class CoreState:
+class CoreState(ABC):
     """Base of the core: see the module's text. Public attributes are for reading."""
 
     def __init__(self, begin: Member0, log: Log, times: RaftTimes, random: Random, now_ms: int) -> None:
@@ -190,26 +191,34 @@ class CoreState:
 
     # --- what the other parts bring ---
 
+    @abstractmethod
     def _own_vote_counts(self) -> None:
-        raise NotImplementedError
+        """The vote for oneself is on the disk."""
 
+    @abstractmethod
     def _became_leader(self) -> None:
-        raise NotImplementedError
+        """A majority has voted for this member."""
 
+    @abstractmethod
     def _durable_moved(self) -> None:
-        raise NotImplementedError
+        """More of the log is on the disk."""
 
+    @abstractmethod
     def _on_vote_request(self, message: VoteRequest) -> None:
-        raise NotImplementedError
+        """Somebody wants to lead."""
 
+    @abstractmethod
     def _on_vote_reply(self, message: VoteReply) -> None:
-        raise NotImplementedError
+        """Somebody has voted."""
 
+    @abstractmethod
     def _on_append(self, message: Append) -> None:
-        raise NotImplementedError
+        """The leader sends part of its log."""
 
+    @abstractmethod
     def _on_append_reply(self, message: AppendReply) -> None:
-        raise NotImplementedError
+        """A follower says how far it is."""
 
+    @abstractmethod
     def _on_timeout_now(self, message: TimeoutNow) -> None:
-        raise NotImplementedError
+        """The leader hands over."""
