@@ -27,8 +27,8 @@ class BrokerProcess:
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> BrokerProcess:
-        """Start it and wait until clients may connect."""
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it and wait for nothing."""
         self._ready_file.unlink(missing_ok=True)
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         with self._log_file.open("ab") as log:
@@ -46,9 +46,14 @@ class BrokerProcess:
                 stdout=log,
                 stderr=log,
             )
+        return self.process
+
+    def start(self) -> BrokerProcess:
+        """Start it and wait until clients may connect."""
+        process = self.launch()
         deadline = time.monotonic() + START_SECONDS
         while not self._ready_file.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the broker did not start:\n{self.log()}")
             time.sleep(0.02)
         self.addresses = json.loads(self._ready_file.read_text())
