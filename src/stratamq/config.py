@@ -608,6 +608,13 @@ class BrokerConfig:
         rocketmq="transactionOpBatchInterval",
         doc="How long a mark waits for further finished transactions.",
     )
+    transaction_halves_max: int = setting(
+        200_000,
+        at_least=100,
+        at_most=100_000_000,
+        doc="How many finished transactions may lie behind an open one before that is moved out of their way (half of "
+        "this) and before ends of transactions are refused (all of it); about 200 bytes of memory each.",
+    )
     recall_messages: bool = setting(
         False,
         rocketmq="recallMessageEnable",

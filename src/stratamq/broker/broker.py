@@ -15,6 +15,7 @@ from stratamq.broker.clients import ConsumerTable, ProducerTable
 from stratamq.broker.delays import Delays
 from stratamq.broker.filters import FilterTable
 from stratamq.broker.groups import GroupTable
+from stratamq.broker.half_counts import HalfCounts
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
 from stratamq.broker.offsets import OffsetTable
@@ -50,6 +51,7 @@ GROUPS_FILE: Final = "subscriptionGroup.json"
 OFFSETS_FILE: Final = "consumerOffset.json"
 FILTERS_FILE: Final = "consumerFilter.json"
 TIMER_METRICS_FILE: Final = "timermetrics"
+HALF_COUNTS_FILE: Final = "transactionMetrics"
 DELAYS_FILE: Final = "delayOffset.json"
 POP_ORDER_FILE: Final = "consumerOrderInfo.json"
 REQUEST_MODES_FILE: Final = "messageRequestMode.json"
@@ -176,8 +178,16 @@ class Broker:
         self.timers = Timers(store, committer, config)
         self.keep_table(TIMER_METRICS_FILE, self.timers.metrics)
         self.workers.append(self.timers)
+        self.half_counts = HalfCounts(self._open_file(HALF_COUNTS_FILE).load())
+        self.keep_table(HALF_COUNTS_FILE, self.half_counts)
         self.transactions = Transactions(
-            store, committer, self.offsets, config, host=self.address.host_bytes, now_ms=self.clock.wall_ms()
+            store,
+            committer,
+            self.offsets,
+            config,
+            host=self.address.host_bytes,
+            now_ms=self.clock.wall_ms(),
+            counts=self.half_counts,
         )
         self.workers.append(self.transactions)
         self.pop = Pop(
@@ -250,6 +260,7 @@ class Broker:
             self._dirty.topics = True
         self.offsets.delete_topic(topic)
         self.statistics.forget_topic(topic)
+        self.half_counts.forget_topic(topic)
         self.store.delete_topic(topic)
         self._on_topic_deleted(topic)
 

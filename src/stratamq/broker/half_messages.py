@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratamq.broker.topics import HALF_OP_TOPIC, HALF_TOPIC
 from stratamq.errors import MessageIllegal
@@ -35,13 +35,23 @@ _HOST_FLAGS: Final = 0x30
 _NOT_FOR_HALVES: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
+_BROKERS_OWN: Final = (CHECK_TIMES, PREPARED_QUEUE_OFFSET)
+
+
+class Half(NamedTuple):
+    """Names a half message: its queue offset, and that of the first of its copies."""
+
+    offset: int
+    first: int
+
+
 class Step(enum.Enum):
     """What the check does with an open half message."""
 
     WAIT = "it is too young; so is all behind it"
-    RENEW = "it asked for more time: append it anew, so that others are looked at"
+    RENEW = "it may wait, but hold up nobody: append it anew, so that others are looked at"
     ASK = "append it anew with one more check, and ask its producer"
-    DISCARD = "it was asked about too often"
+    DISCARD = "it was asked about too often, or is older than files are kept"
 
 
 def is_half(properties: str) -> bool:
@@ -59,12 +69,32 @@ def half_message(message: Message) -> Message:
             raise MessageIllegal(f"a transactional message cannot wait for a time as well (property {name})")
     if names.UNIQ_KEY in known:
         known[TRANSACTION_ID] = known[names.UNIQ_KEY]
+    for name in _BROKERS_OWN:  # a client may not say that its message is a copy of another
+        known.pop(name, None)
     known[names.REAL_TOPIC] = message.topic
     known[names.REAL_QID] = str(message.queue_id)
     message.topic, message.queue_id = HALF_TOPIC, 0
     message.sys_flag &= ~SYS_TRANSACTION_MASK
     message.properties = encode_properties(known)
     return message
+
+
+def half_of(record: Record) -> Half:
+    """Which half message a record of the half topic is. An offset that cannot be that of a first copy is ignored."""
+    text = find_property(record.properties, PREPARED_QUEUE_OFFSET) or ""
+    if text.isdecimal() and len(text) < 19 and int(text) < record.queue_offset:
+        return Half(record.queue_offset, int(text))
+    return Half(record.queue_offset, record.queue_offset)
+
+
+def is_copy(record: Record, other: Record) -> bool:
+    """Whether one record of the half topic is a copy of another: more than that it says so."""
+    same = (names.REAL_TOPIC, names.REAL_QID, PRODUCER_GROUP, TRANSACTION_ID)
+    return (
+        (record.born_timestamp, record.born_host, record.body) == (other.born_timestamp, other.born_host, other.body)
+        and half_of(record).first == half_of(other).first
+        and all(find_property(record.properties, name) == find_property(other.properties, name) for name in same)
+    )
 
 
 def real_place(record: Record) -> tuple[str, int] | None:
@@ -88,7 +118,8 @@ def committed_message(record: Record, topic: str, queue_id: int) -> Message:
 def half_again(record: Record, *, topic: str = HALF_TOPIC, check_times: int | None = None) -> Message:
     """A copy of a half message at the end of its topic; ``check_times`` is set when given."""
     known = decode_properties(record.properties)
-    known.setdefault(PREPARED_QUEUE_OFFSET, str(record.queue_offset))
+    if record.topic == HALF_TOPIC:
+        known[PREPARED_QUEUE_OFFSET] = str(half_of(record).first)
     if check_times is not None:
         known[CHECK_TIMES] = str(check_times)
     return _copy(record, topic, 0, encode_properties(known))
@@ -164,14 +195,25 @@ def immunity_ms(record: Record) -> int | None:
     return int(text) * 1_000 if text.isdecimal() and len(text) < 10 else None
 
 
-def next_step(record: Record, now_ms: int, *, timeout_ms: int, times_max: int) -> Step:
-    """What the check does with an open half message."""
-    if check_times(record) >= times_max:
-        return Step.DISCARD
+def next_step(
+    record: Record, now_ms: int, *, timeout_ms: int, times_max: int, reserved_ms: int, is_crowded: bool = False
+) -> Step:
+    """What the check does with an open half message.
+
+    Args:
+        record: The half message.
+        now_ms: Wall time.
+        timeout_ms: `transactionTimeOut`.
+        times_max: `transactionCheckMax`.
+        reserved_ms: `fileReservedTime`: an older one is put aside while its record is still there.
+        is_crowded: Whether nothing may hold up what lies behind it.
+    """
     age = now_ms - record.born_timestamp
+    if check_times(record) >= times_max or age > reserved_ms:
+        return Step.DISCARD
     immunity = immunity_ms(record)
     if immunity is not None:
         return Step.RENEW if age < immunity else Step.ASK
     if age < timeout_ms and now_ms - record.store_timestamp < timeout_ms:
-        return Step.WAIT
+        return Step.RENEW if is_crowded else Step.WAIT
     return Step.ASK

@@ -308,6 +308,7 @@ class Server:
         self.replication.take_role(self.broker, settings.store)
         if settings.broker.timer_wheel and not settings.ha.is_slave:
             self.broker.timers.attach(open_timer(settings), self.clock.wall_ms(), self.broker.topics.names())
+        self.broker.transactions.reserved_ms = settings.retention.file_reserved_hours * 3_600_000
         self.live = LiveSettings(
             self._configs(), folder / KEPT_FILE, apply=self._take_changed, blacklist=settings.broker.config_blacklist
         )
@@ -354,6 +355,7 @@ class Server:
                 self.registrar.changed()
         if self.retention is not None:
             self.retention.policy = configs[RetentionConfig]
+        self.broker.transactions.reserved_ms = configs[RetentionConfig].file_reserved_hours * 3_600_000
 
     def _handlers(self) -> dict[int, Any]:
         broker = self.broker

@@ -128,6 +128,7 @@ class Harness:
     """One broker and a way to ask it."""
 
     def __init__(self, directory: Path, config: BrokerConfig | None = None, clock: ManualClock | None = None) -> None:
+        self.directory = directory
         self.clock = clock or ManualClock(1_767_225_600_000)
         host = encode_host("127.0.0.1", 10911)
         self.store = LogStore.open(directory, SMALL, clock=self.clock, store_host=host)

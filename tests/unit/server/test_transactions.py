@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratamq.broker.half_messages import half_again
 from stratamq.broker.transactions import GROUP
 from stratamq.config import BrokerConfig
 from stratamq.formats.message import Record, decode_record
@@ -230,3 +231,148 @@ def test_many_open_halves_are_asked_about_in_bounded_steps(harness):
     assert len(harness.peer.asked) == 32
     wait(harness, 0, steps=5)
     assert [record.body for _, record in harness.peer.asked] == [b"m%d" % number for number in range(100)]
+
+
+def again(harness, **kept):
+    """The broker after a kill: reading positions are lost, unless they were saved."""
+    harness.close()
+    made = Harness(harness.directory, clock=harness.clock, **kept)
+    made.peer = Producer()
+    made.heartbeat("c")
+    made.peer.take()
+    return made
+
+
+def save(harness):
+    for file, value in harness.broker.unsaved(with_offsets=True):
+        file.store(value)
+
+
+def test_after_a_kill_only_the_newest_copy_of_a_half_is_asked_about(tmp_path):
+    harness = Harness(tmp_path)
+    half(harness)
+    wait(harness)
+    wait(harness)
+    assert len(stored(harness, HALF)) == 3
+    harness = again(harness)
+    wait(harness)
+    assert len(harness.peer.asked) == 1
+    assert end(harness, asked_place(harness), checked=True) == 0
+    wait(harness)
+    wait(harness)
+    assert (len(harness.peer.asked), len(stored(harness, "T"))) == (1, 1)
+    harness.close()
+
+
+def test_a_client_cannot_say_that_its_half_is_a_copy_of_another(tmp_path):
+    harness = Harness(tmp_path)
+    half(harness, 0)
+    half(harness, 1, "TRAN_PREPARED_QUEUE_OFFSET\x010\x02TRANSACTION_CHECK_TIMES\x0114\x02")
+    harness = again(harness)
+    wait(harness)
+    assert [record.body for _, record in harness.peer.asked] == [b"m0", b"m1"]
+    harness.close()
+
+
+def test_a_half_that_only_says_it_is_a_copy_takes_nobodys_place(tmp_path):
+    harness = Harness(tmp_path)
+    half(harness, 0)
+    (record,) = stored(harness, HALF)
+    message = half_again(record)
+    assert "TRAN_PREPARED_QUEUE_OFFSET\x010\x02" in message.properties
+    message.body = b"forged"
+    harness.store.append((message,))
+    harness = again(harness)
+    wait(harness)
+    assert [record.body for _, record in harness.peer.asked] == [b"m0", b"forged"]
+    harness.close()
+
+
+def test_what_ended_while_it_was_moved_is_not_asked_about_after_a_kill(tmp_path):
+    harness = Harness(tmp_path)
+    place = half(harness)
+    harness.committer.held = []
+    wait(harness, steps=1)  # the copy is stored, nobody has been told
+    assert len(stored(harness, HALF)) == 2
+    end(harness, place, 12)
+    harness.clock.advance(3_000)
+    harness.broker.run_due()
+    assert len(stored(harness, OP)) == 1
+    harness = again(harness)
+    wait(harness)
+    assert harness.peer.asked == []
+    harness.close()
+
+
+def test_a_half_older_than_files_are_kept_is_put_aside(harness):
+    half(harness, 0, g=harness.clock.wall_ms())
+    harness.broker.transactions.reserved_ms = 3_600_000
+    wait(harness, 3_700_000)
+    assert harness.peer.asked == []
+    (aside,) = stored(harness, "TRANS_CHECK_MAX_TIME_TOPIC")
+    assert aside.body == b"m0"
+    assert harness.broker.half_counts.count("T") == 0
+    assert harness.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": aside.message_id}).code == 0
+    assert harness.broker.half_counts.count("T") == 1
+
+
+def test_a_half_that_was_ended_while_it_lay_aside_is_not_asked_about_when_it_is_resumed(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(transaction_check_max=1))
+    harness.peer = Producer()
+    harness.heartbeat("c")
+    place = half(harness)
+    wait(harness)
+    wait(harness)
+    (aside,) = stored(harness, "TRANS_CHECK_MAX_TIME_TOPIC")
+    assert end(harness, place) == 0
+    assert harness.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": aside.message_id}).code == 0
+    harness.peer.asked.clear()
+    wait(harness)
+    wait(harness)
+    assert (harness.peer.asked, len(stored(harness, "T"))) == ([], 1)
+    harness.close()
+
+
+def test_open_halves_are_counted_by_topic_and_again_after_a_kill(tmp_path):
+    harness = Harness(tmp_path)
+    places = [half(harness, number) for number in range(3)]
+    half(harness, 3, topic="U")
+    assert end(harness, places[0]) == 0
+    assert end(harness, places[1], 12) == 0
+    wait(harness)
+    wait(harness)
+    for _ in range(2):
+        counts = harness.broker.half_counts.as_json()["transactionCount"]
+        assert {topic: row["count"] for topic, row in counts.items()} == {"T": 1, "U": 1}
+        harness = again(harness)
+        wait(harness, steps=1)
+    harness.close()
+
+
+def test_an_open_half_is_moved_out_of_the_way_of_many_finished_ones(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(transaction_halves_max=100))
+    place = half(harness, 1_000, g=harness.clock.wall_ms())
+    for number in range(60):
+        assert end(harness, half(harness, number, g=harness.clock.wall_ms()), 12) == 0
+    wait(harness, 100, steps=3)
+    assert harness.broker.offsets.find(GROUP, HALF, 0) == 61
+    assert end(harness, place) == 0
+    assert [record.body for record in stored(harness, "T")] == [b"m1000"]
+    harness.close()
+
+
+def test_ends_are_refused_when_too_many_are_remembered(tmp_path):
+    harness = Harness(tmp_path, BrokerConfig(transaction_halves_max=100))
+    half(harness, 1_000, g=harness.clock.wall_ms())
+    codes = [end(harness, half(harness, number, g=harness.clock.wall_ms()), 12) for number in range(101)]
+    assert codes == [0] * 100 + [2]
+    wait(harness, 100, steps=3)
+    assert end(harness, half(harness, 200), 12) == 0
+    harness.close()
+
+
+def test_finished_halves_are_passed_over_faster_than_they_come(harness):
+    for number in range(500):
+        assert end(harness, half(harness, number), 12) == 0
+    wait(harness, steps=1)
+    assert harness.broker.offsets.find(GROUP, HALF, 0) == 500

@@ -110,13 +110,21 @@ class SendRequests:
         if level <= 0 and "TIMER_" in message.properties and message.topic != HALF_TOPIC:
             message = self._broker.timers.accepted(message, self._broker.clock.wall_ms())
             handle = self._recall_handle(config.topic_name, message, unique_key)
+        done: PutDone = partial(self._stored, peer, header, message.topic, queue_id, unique_key, handle)
+        if message.topic == HALF_TOPIC:
+            done = partial(self._half_stored, config.topic_name, done)
         peer.begin_request()
         try:
-            self._put((message,), partial(self._stored, peer, header, message.topic, queue_id, unique_key, handle))
+            self._put((message,), done)
         except BaseException:
             peer.end_request()
             raise
         return None
+
+    def _half_stored(self, topic: str, done: PutDone, result: PutResult) -> None:
+        if result.appended:
+            self._broker.half_counts.add(topic, 1, self._broker.clock.wall_ms())
+        done(result)
 
     def _stored(
         self,

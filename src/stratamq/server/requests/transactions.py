@@ -12,8 +12,10 @@ from typing import Final, cast
 from stratamq.broker.broker import Broker
 from stratamq.broker.half_messages import (
     PRODUCER_GROUP,
+    Half,
     committed_message,
     half_again,
+    half_of,
     immunity_ms,
     question_body,
     real_place,
@@ -78,16 +80,16 @@ class TransactionRequests:
         if not broker.is_accepting:
             raise ServiceUnavailable("the broker is stopping")
         record = self._half(fields)
-        transactions.read_marks()
-        offset = transactions.newest(record.queue_offset)
-        if transactions.is_finished(offset):
+        transactions.check_ready()
+        half = half_of(record)
+        if transactions.is_finished(half):
             return encode_response(header, ResponseCode.SUCCESS, remark="this transaction has been ended already")
         place = real_place(record)
         if place is None:
-            raise RemoteProtocolError(f"half message {offset} does not say where it belongs", reply_hint=1)
-        transactions.begin_end(offset)
+            raise RemoteProtocolError(f"half message {half.offset} does not say where it belongs", reply_hint=1)
+        transactions.begin_end(half)
         if fields.commit_or_rollback == ROLLBACK:
-            transactions.end(offset, True, broker.clock.wall_ms())
+            self._ended(half, place[0], True)
             return encode_response(header, ResponseCode.SUCCESS)
         peer.begin_request()
         try:
@@ -95,10 +97,10 @@ class TransactionRequests:
             level = delay_level(message.properties)
             if level > 0:
                 message = broker.delays.delayed(message, level)
-            broker.committer.put((message,), partial(self._committed, peer, header, offset))
+            broker.committer.put((message,), partial(self._committed, peer, header, half, place[0]))
         except BaseException:
             peer.end_request()
-            transactions.end(offset, False, broker.clock.wall_ms())
+            self._ended(half, place[0], False)
             raise
         return None
 
@@ -125,10 +127,16 @@ class TransactionRequests:
             )
         return record
 
-    def _committed(self, peer: Peer, header: CommandHeader, offset: int, result: PutResult) -> None:
+    def _committed(self, peer: Peer, header: CommandHeader, half: Half, topic: str, result: PutResult) -> None:
         peer.end_request()
-        self._broker.transactions.end(offset, bool(result.appended), self._broker.clock.wall_ms())
+        self._ended(half, topic, bool(result.appended))
         self._answer(peer, header, result)
+
+    def _ended(self, half: Half, topic: str, is_done: bool) -> None:
+        transactions, now = self._broker.transactions, self._broker.clock.wall_ms()
+        transactions.end(half, is_done, now)
+        if is_done:
+            transactions.counts.add(topic, -1, now)
 
     def _answer(self, peer: Peer, header: CommandHeader, result: PutResult) -> None:
         if header.is_one_way:
@@ -151,10 +159,17 @@ class TransactionRequests:
         if record is None or record.topic != CHECK_MAX_TOPIC or real_place(record) is None:
             raise RemoteProtocolError(f"no message of {CHECK_MAX_TOPIC} at physical offset {at}", reply_hint=1)
 
+        transactions, place = self._broker.transactions, real_place(record)
+
         def stored(result: PutResult) -> None:
             peer.end_request()
+            if result.appended and place is not None:
+                now = self._broker.clock.wall_ms()
+                transactions.counts.add(place[0], 1, now)
+                transactions.resumed(result, now)
             self._answer(peer, header, result)
 
+        transactions.check_ready()
         peer.begin_request()
         try:
             self._broker.committer.put((half_again(record, check_times=0),), stored)
