@@ -377,11 +377,11 @@ class Server:
             RetentionRequests(self.retention),
             *admin_families(broker, self._pulls, str(self.settings.data_dir)),
             SettingsRequests(self.live, lambda: json.dumps(broker.topics.version.as_json())),
-        )
-
             HaRequests(self.replication.status),
-    def _start_tasks(self, namesrv: NameServer) -> None:
+        )
         return self.replication.limit(handlers)
+
+    def _start_tasks(self, namesrv: NameServer) -> None:
         for coroutine in (
             every(TICK_S, self._tick),
             every(SWEEP_S, self._sweep),
@@ -398,9 +398,9 @@ class Server:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages that can be read now: the store's committer tells, or the group's member."""
+        self.replication.arrived()
         if self._pulls is not None:
             self._pulls.arrived(arrivals)
-        self.replication.arrived()
 
     def _set_congested(self, congested: bool) -> None:
         for listener in self._listeners[:1]:
@@ -563,8 +563,6 @@ async def serve(settings: Settings, *, ready_file: Path | None = None, open_stor
         if ready_file is not None:
             remove_ready_file(ready_file)
         await server.stop()
-
-
     if server.failure is not None:
         raise server.failure
 
@@ -576,6 +574,8 @@ async def first_of(*events: asyncio.Event) -> None:
     for wait in waits:
         wait.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
+
+
 def spare_collections() -> None:
     """Let the cyclic collector run less often and look at less.
 
