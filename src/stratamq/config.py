@@ -111,6 +111,30 @@ class StoreConfig:
         rocketmq="mappedFileSizeConsumeQueue",
         doc="Length of one consume-queue file, rounded up to a multiple of 20.",
     )
+    batch_consume_queue_file_bytes: int = setting(
+        13_800_000,
+        at_least=46,
+        at_most=2**31 - 46,
+        rocketmq="mapperFileSizeBatchConsumeQueue",
+        doc="Length of one batch-consume-queue file (topics with queue.type=BatchCQ), rounded up to a multiple of 46.",
+    )
+    light_queues: bool = setting(
+        False,
+        rocketmq="enableLmq",
+        doc="Whether there are light queues (%LMQ%name): queues without a topic of their own, which a message names.",
+    )
+    multi_dispatch: bool = setting(
+        False,
+        rocketmq="enableMultiDispatch",
+        doc="Whether a message goes into the light queues of its property INNER_MULTI_DISPATCH too. Needs enableLmq.",
+    )
+    light_queues_max: int = setting(
+        20_000,
+        at_least=1,
+        at_most=10_000_000,
+        rocketmq="maxLmqConsumeQueueNum",
+        doc="Most light queues; a message that would make more is refused.",
+    )
     index_slots: int = setting(
         5_000_000, at_least=1, at_most=100_000_000, rocketmq="maxHashSlotNum", doc="Hash slots of one index file."
     )
@@ -194,6 +218,16 @@ class StoreConfig:
     def consume_queue_file_bytes_rounded(self) -> int:
         """The consume-queue file length that is really used: a multiple of 20."""
         return -(-self.consume_queue_file_bytes // 20) * 20
+
+    @property
+    def batch_consume_queue_file_bytes_rounded(self) -> int:
+        """The batch-consume-queue file length that is really used: a multiple of 46."""
+        return -(-self.batch_consume_queue_file_bytes // 46) * 46
+
+    @property
+    def dispatches_to_light_queues(self) -> bool:
+        """Whether messages go into the light queues that they name."""
+        return self.light_queues and self.multi_dispatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

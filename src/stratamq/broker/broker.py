@@ -16,6 +16,13 @@ from stratamq.broker.delays import Delays
 from stratamq.broker.filters import FilterTable
 from stratamq.broker.groups import GroupTable
 from stratamq.broker.half_counts import HalfCounts
+from stratamq.broker.light import (
+    LIGHT_OFFSETS_FILE,
+    LightGroupTable,
+    LightOffsetsFile,
+    LightTopicTable,
+    load_offsets,
+)
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
 from stratamq.broker.offsets import OffsetTable
@@ -128,8 +135,10 @@ class Broker:
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
         self._topics_file, self._groups_file = open_file(TOPICS_FILE), open_file(GROUPS_FILE)
-        self.topics = TopicTable(self._topics_file.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
-        self.groups = GroupTable(
+        is_light = store_config.light_queues
+        topics_kind, groups_kind = (LightTopicTable, LightGroupTable) if is_light else (TopicTable, GroupTable)
+        self.topics = topics_kind(self._topics_file.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
+        self.groups = groups_kind(
             self._groups_file.load(),
             auto_create=config.auto_create_groups,
             wall_ms=clock.wall_ms,
@@ -141,8 +150,7 @@ class Broker:
         """Who reads further behind the log's end than this is sent to a slave; 0: nobody is."""
             on_change=self._groups_changed,
         )
-        self.offsets = OffsetTable(open_file(OFFSETS_FILE).load(), wall_ms=clock.wall_ms)
-        self.keep_table(OFFSETS_FILE, self.offsets)
+        self._open_offsets(is_light=is_light)
         self.filters = FilterTable(open_file(FILTERS_FILE).load(), wall_ms=clock.wall_ms)
         self.keep_table(FILTERS_FILE, self.filters)
         self.consumers = ConsumerTable()
@@ -165,6 +173,16 @@ class Broker:
         self.host_hex = address.host_bytes.hex().upper()
         self._make_own_topics()
         self.topics_taken_back = self.topics.take_back(store.queues())
+
+    def _open_offsets(self, *, is_light: bool) -> None:
+        file, wall_ms = self._open_file(OFFSETS_FILE), self.clock.wall_ms
+        if not is_light:
+            self.offsets = OffsetTable(file.load(), wall_ms=wall_ms)
+            self.keep_table(OFFSETS_FILE, self.offsets)
+            return
+        self.offsets = table = load_offsets(file, self._open_file(LIGHT_OFFSETS_FILE), wall_ms=wall_ms)
+        self.keep_table(OFFSETS_FILE, table)
+        self.keep_table(LIGHT_OFFSETS_FILE, LightOffsetsFile(table))
 
     def _add_workers(self) -> None:
         """The parts that do something when its time has come."""

@@ -37,7 +37,9 @@ STORED: Final = frozenset(
 )
 """Put results that mean the message is in the log."""
 
-HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+HOPELESS: Final = frozenset(
+    {PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED}
+)
 """Put results that trying again would not change."""
 
 RETRY_PAUSE_MS: Final = 1_000

@@ -132,5 +132,9 @@ class SavedValue(Protocol):
         """Replace it, durably. Blocks."""
         ...
 
+    def modified_ms(self) -> int:
+        """Wall time at which it was stored last; 0 when it is not there."""
+        ...
+
 
 Json = Mapping[str, Any]

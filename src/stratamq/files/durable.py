@@ -134,6 +134,11 @@ class ConfigFile:
         """Write ``value``. Blocks for two syncs; raises OSError when the disk refuses."""
         replace_with_backup(self.path, encode_config_json(value), filesystem=self._fs)
 
+    def modified_ms(self) -> int:
+        """When the file was changed last; 0 when there is none."""
+        found = self._fs.stat(self.path)
+        return 0 if found is None else found.modified_ms
+
 
 def _is_config_json(text: str) -> bool:
     try:

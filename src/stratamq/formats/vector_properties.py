@@ -58,6 +58,19 @@ class Properties(NamedTuple):
         found[self.row[hits]] = hits
         return found
 
+    def rows_like(self, *heads: bytes) -> Ints:
+        """The rows with a property whose name begins with one of ``heads``, 8 bytes each; ascending."""
+        wanted = np.array([int.from_bytes(head, "little") for head in heads], dtype=np.uint64)
+        return np.unique(self.row[np.isin(self.name_heads, wanted)])
+
+    def text(self, row: int) -> str:
+        """The properties of one row in their stored form."""
+        start, end = int(self.row_starts[row]), int(self.row_starts[row + 1])
+        if start == end:
+            return ""
+        raw = self.data[self.name_at[start] : self.value_end[end - 1]].tobytes()
+        return raw.decode("utf-8", "replace") + "\x02"
+
     def value(self, number: int) -> bytes:
         """The value of one property."""
         return self.data[self.value_at[number] : self.value_end[number]].tobytes()

@@ -32,6 +32,7 @@ from stratamq.logstore.commit_log import Segment
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.layout import QUEUE_ID_MAX, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX, is_topic_name
+from stratamq.logstore.light_queues import INNER_MARK
 from stratamq.logstore.queue_table import QueueTable
 from stratamq.logstore.types import Appended, Message
 from stratamq.units import Buffer
@@ -42,9 +43,13 @@ _HOST_FLAGS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _I32_MAX: Final = 2**31 - 1
 _I64_MAX: Final = 2**63 - 1
 
-_Prepared = tuple[Message, ConsumeQueue, bytes, bytes, int]
+Prepared = tuple[Message, ConsumeQueue, bytes, bytes, int]
 IndexRow = tuple[str, str, int, int, int]
 """What the index needs of a record: topic, properties, physical offset, store time, sys flag."""
+
+
+class NeedsCare(Exception):
+    """A message is not one record with one unit: `careful_append` takes it."""
 
 
 class Batch:
@@ -55,6 +60,9 @@ class Batch:
     ) -> None:
         self._wall_ms = clock.wall_ms
         self._queues = queues
+        self._plain = queues.plain
+        self.dispatches_to_light_queues = config.dispatches_to_light_queues
+        self.light_queues_max = config.light_queues_max
         self.delay_levels = delay_levels
         self.file_bytes = config.commit_log_file_bytes
         self.body_bytes_max = config.message_body_bytes_max
@@ -101,12 +109,13 @@ class Batch:
         Raises:
             MessageRefused: A message breaks a limit, or all together do not fit one commit-log file.
             FlowControlled: Too much is collected without a commit.
+            NeedsCare: Some are for `careful_append`; nothing was taken.
         """
         if len(messages) == 1:
-            prepared = [self._prepare(messages[0])]
+            prepared = [self.prepare(messages[0])]
             total = prepared[0][4]
         else:
-            prepared = [self._prepare(message) for message in messages]
+            prepared = [self.prepare(message) for message in messages]
             total = sum([entry[4] for entry in prepared])
         position = self.position
         room = self.file_bytes - position % self.file_bytes
@@ -114,6 +123,24 @@ class Batch:
             self._make_room(total, room)
         now = self._now()
         return [self._add(entry, now) for entry in prepared]
+
+    # --- for `careful_append` ---
+
+    def begin_together(self, total: int) -> int:
+        """Make room for so many bytes side by side. Returns their store time. Raises MessageRefused, FlowControlled."""
+        self._make_room(total, self.file_bytes - self.position % self.file_bytes)
+        return self._now()
+
+    def touch(self, queue: ConsumeQueue) -> None:
+        """Note that the batch is about to add to a queue."""
+        if queue.batch_start < 0:
+            queue.batch_start = queue.next_offset
+            self.touched.append(queue)
+
+    @property
+    def queues(self) -> QueueTable:
+        """All queues of the store."""
+        return self._queues
 
     def _now(self) -> int:
         """Store time of what is appended now."""
@@ -166,11 +193,20 @@ class Batch:
         if rolls:
             self.roll()
 
-    def _prepare(self, message: Message) -> _Prepared:
-        """Check a message and take copies of what its caller could change."""
-        queue = self._queues.get((message.topic, message.queue_id))
+    def prepare(self, message: Message, queue: ConsumeQueue | None = None) -> Prepared:
+        """Check a message and take copies of what its caller could change.
+
+        With ``queue`` its queue is known and what its properties say of other queues has been seen to.
+        Raises MessageRefused, NeedsCare.
+        """
         if queue is None:
-            queue = self._new_queue(message)
+            queue = self._plain.get((message.topic, message.queue_id))
+            if queue is None:
+                queue = self.queue_of(message)
+                if queue.is_batch:
+                    raise NeedsCare
+            if INNER_MARK in message.properties:
+                raise NeedsCare
         body = message.body
         if type(body) is not bytes:
             body = bytes(body)
@@ -196,10 +232,12 @@ class Batch:
             or len(message.born_host) != 8
         ):
             check_fields(message)
+            if message.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP) and INNER_MARK not in message.properties:
+                raise MessageRefused("sys flag", hex(message.sys_flag), "an inner batch only with property INNER_NUM")
         tail = queue.topic_part + properties_bytes.to_bytes(2, "big") + properties
         return message, queue, body, tail, size
 
-    def _add(self, entry: _Prepared, now: int) -> Appended:
+    def _add(self, entry: Prepared, now: int) -> Appended:
         message, queue, body, tail, size = entry
         position = self.position
         sys_flag = message.sys_flag
@@ -259,8 +297,6 @@ class Batch:
 
 def check_fields(message: Message) -> None:
     """Check the numbers and hosts of a message against their fields in the record. Raises MessageRefused."""
-    if message.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP):
-        raise MessageRefused("sys flag", hex(message.sys_flag), "no inner batch (queue type BatchCQ is not supported)")
     if len(message.born_host) not in (8, 20):
         raise MessageRefused("born host", f"{len(message.born_host)} bytes", "8 or 20 bytes")
     numbers: tuple[int, ...] = (message.flag, message.sys_flag, message.reconsume_times)

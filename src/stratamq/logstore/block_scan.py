@@ -17,8 +17,8 @@ import numpy as np
 from stratamq.formats import java, vector
 from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.formats.message import (
-    SYS_INNER_BATCH,
     SYS_TRANSACTION_MASK,
+    SYS_INNER_BATCH,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
@@ -45,6 +45,8 @@ class Block(NamedTuple):
     queue_numbers: Ints
     """Which of ``queues`` each record belongs to."""
     queues: list[tuple[str, int]]
+    inner: list[tuple[int, str]]
+    """Rows with properties that say of further units (INNER_...), and their properties."""
     key_rows: Ints
     """Row of each index entry, in the index file's order."""
     key_hashes: Ints
@@ -147,6 +149,7 @@ def _block_of(
         is_queued=is_queued,
         queue_numbers=numbers,
         queues=queues,
+        inner=[(row, found.text(row)) for row in found.rows_like(b"INNER_MU", b"INNER_BA").tolist()],
         key_rows=key_rows[order],
         key_hashes=key_hashes[order],
         end=int(positions[-1]) + int(heads["size"][-1]) + base,

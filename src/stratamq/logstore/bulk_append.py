@@ -17,12 +17,20 @@ import numpy as np
 
 from stratamq.errors import MessageRefused
 from stratamq.formats.consume_queue import UNIT_DTYPE
-from stratamq.formats.message import BLANK_BYTES, CRC_MASK, HEAD_V4, SYS_TRANSACTION_MASK
+from stratamq.formats.message import (
+    BLANK_BYTES,
+    CRC_MASK,
+    HEAD_V4,
+    SYS_INNER_BATCH,
+    SYS_NEED_UNWRAP,
+    SYS_TRANSACTION_MASK,
+)
 from stratamq.formats.properties import PROPERTIES_BYTES_MAX
 from stratamq.formats.vector import HEAD_DTYPE, Ints
 from stratamq.logstore.batch import Batch, check_fields
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import unit_tags_code
+from stratamq.logstore.light_queues import INNER_MARK
 from stratamq.logstore.types import AppendedMany, Message
 
 _HEAD_BYTES: Final = HEAD_V4.size
@@ -36,6 +44,8 @@ def append_many(
         raise MessageRefused("bodies", "none", "one or more")
     queue = batch.queue_of(template)
     check_fields(template)
+    if queue.is_batch or template.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP):
+        raise MessageRefused("bulk message", "a queue of batches, or a batch", "plain messages, or append")
     if template.sys_flag & SYS_TRANSACTION_MASK or len(template.born_host) != 8 or len(batch.store_host) != 8:
         raise MessageRefused("bulk message", "a transaction or an IPv6 host", "plain messages with IPv4 hosts")
     lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies))
@@ -71,6 +81,8 @@ def append_many(
 
 
 def _tail(queue: ConsumeQueue, text: str) -> bytes:
+    if INNER_MARK in text:
+        raise MessageRefused("bulk message", "a property INNER_...", "messages without, which append takes")
     try:
         raw = text.encode()
     except UnicodeEncodeError as error:

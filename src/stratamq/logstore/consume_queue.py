@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
-from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT_BYTES, Unit, decode_unit
+from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT, UNIT_BYTES, Unit, decode_unit
 from stratamq.formats.message import MAGIC_V1, MAGIC_V2, TOPIC_V1_BYTES_MAX, encode_topic
 from stratamq.logstore import layout
 from stratamq.logstore.commit_log import zero_file_from
@@ -31,6 +31,10 @@ QUEUE_DIRECTORY: Final = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 class ConsumeQueue:
     """The units of one (topic, queue id). Not thread-safe."""
 
+    is_batch: ClassVar[bool] = False
+    """Whether one unit may stand for several messages."""
+    unit_messages_max: ClassVar[int] = 1
+    """Most messages that one unit stands for."""
     __slots__ = (
         "_first_physical_offset",
         "_fs",
@@ -98,6 +102,26 @@ class ConsumeQueue:
             if unit is not None and unit.is_valid:
                 self._first_physical_offset = unit.physical_offset
         return self._first_physical_offset
+
+    @property
+    def waiting_units(self) -> int:
+        """Units in memory only whose records are in the log."""
+        return self.written_offset - self.filed_offset
+
+    def add_unit(
+        self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, offset: int, count: int
+    ) -> None:
+        """Add the unit of a record that holds messages ``offset`` to ``offset + count - 1`` of this queue.
+
+        Here a record is one message, and its store time is not kept.
+        """
+        self.pending += UNIT.pack(physical_offset, size, tags_code)
+        self.next_offset = offset + count
+
+    def skip_to(self, offset: int) -> None:
+        """Leave the offsets up to ``offset``, which is ahead, without messages."""
+        self.pending += PREFILL_UNIT * (offset - self.next_offset)
+        self.next_offset = offset
 
     def end_batch(self, physical_offset: int) -> list[int]:
         """The batch is in the log, which now ends at ``physical_offset``. Returns the tags codes of its messages."""

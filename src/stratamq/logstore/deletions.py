@@ -20,6 +20,7 @@ from stratamq.errors import CorruptionError
 from stratamq.files.durable import read_file, replace_file
 from stratamq.files.filesystem import FileSystem
 from stratamq.logstore import layout
+from stratamq.logstore.light_queues import is_light_name
 
 _VERSION: Final = 1
 _OFFSET_MAX: Final = 2**63 - 1
@@ -73,7 +74,8 @@ def read_marks(directory: str, *, filesystem: FileSystem | None = None) -> dict[
 
 def _are_marks(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        layout.is_topic_name(topic) and type(mark) is int and 0 <= mark <= _OFFSET_MAX for topic, mark in value.items()
+        (layout.is_topic_name(topic) or is_light_name(topic)) and type(mark) is int and 0 <= mark <= _OFFSET_MAX
+        for topic, mark in value.items()
     )
 
 

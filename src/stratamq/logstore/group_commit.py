@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from stratamq.config import FlushMode
 from stratamq.errors import FlowControlled, MessageRefused, StoreClosed, StoreError, StoreFailed
+from stratamq.logstore.careful_append import LIGHT_QUEUES
 from stratamq.logstore.store import CommitToken, LogStore
 from stratamq.logstore.types import Appended, Arrival, Message, PutDone, PutResult, PutStatus
 
@@ -295,6 +296,8 @@ class GroupCommitter:
 def _status_of(error: StoreError | FlowControlled) -> PutStatus:
     """RocketMQ's status for why a put was not stored."""
     if isinstance(error, MessageRefused):
+        if error.field == LIGHT_QUEUES:
+            return PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
         return PutStatus.PROPERTIES_SIZE_EXCEEDED if error.field == "properties" else PutStatus.MESSAGE_ILLEGAL
     return PutStatus.OS_PAGE_CACHE_BUSY if isinstance(error, FlowControlled) else PutStatus.SERVICE_NOT_AVAILABLE
 

@@ -18,6 +18,7 @@ from stratamq.files.handles import HandleCache
 from stratamq.logstore import layout
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.consume_queue import QUEUE_DIRECTORY, ConsumeQueue
+from stratamq.logstore.light_queues import LMQ_PREFIX, is_light_name
 from stratamq.logstore.types import Arrival, QueueKey
 
 SYNC_FILES_MAX: Final = 256
@@ -33,6 +34,10 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         self.file_bytes = file_bytes
         self._fs = fs
         self._handles = handles
+        self.plain: dict[tuple[str, int], ConsumeQueue] = {}
+        """The queues of which every unit is one message."""
+        self.light_count = 0
+        """How many of them are light queues."""
         self.waiting: dict[ConsumeQueue, tuple[int, int]] = {}
         """Queues with units in memory only, oldest first: place and store time of the first such record."""
         self.waiting_units = 0
@@ -48,7 +53,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         if self._fs.stat(self.directory) is None:
             self._fs.make_directory(self.directory)
         for topic in self._fs.list(self.directory):
-            if not layout.is_topic_name(topic):
+            if not layout.is_topic_name(topic) and not is_light_name(topic):
                 continue
             topic_directory = os.path.join(self.directory, topic)
             found = self._fs.stat(topic_directory)
@@ -71,7 +76,8 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
     def _add(self, key: QueueKey, bases: list[int]) -> ConsumeQueue:
         directory = os.path.join(self.directory, key.topic, str(key.queue_id))
         queue = ConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
-        self[key] = queue
+        self[key] = self.plain[key] = queue
+        self.light_count += key.topic.startswith(LMQ_PREFIX)
         self._unsettled.append(queue)
         return queue
 
@@ -99,11 +105,11 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         for queue in queues:
             if self.waiting_units <= units_left:
                 return
-            before = queue.filed_offset
+            before = queue.waiting_units
             try:
                 self.write((queue,), *self.waiting[queue])
             finally:
-                self.waiting_units -= queue.filed_offset - before
+                self.waiting_units -= before - queue.waiting_units
             del self.waiting[queue]
 
     def write(self, queues: Iterable[ConsumeQueue], physical_offset: int, store_timestamp: int) -> None:
@@ -151,8 +157,10 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         Raises OSError; the queue then is out of the table, and what is left of its files is on the disk.
         """
         del self[queue.key]
+        if self.plain.pop(queue.key, None) is not None:
+            self.light_count -= queue.key.topic.startswith(LMQ_PREFIX)
         if self.waiting.pop(queue, None) is not None:
-            self.waiting_units -= queue.written_offset - queue.filed_offset
+            self.waiting_units -= queue.waiting_units
         if queue in self._unsettled:
             self._unsettled.remove(queue)
         else:

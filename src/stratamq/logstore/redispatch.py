@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from stratamq.config import StoreConfig
 from stratamq.errors import MisplacedRecord
 from stratamq.files.filesystem import FileSystem
-from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT, UNIT_DTYPE
+from stratamq.formats.consume_queue import UNIT_DTYPE
 from stratamq.formats.message import QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_INNER_BATCH
 from stratamq.formats.vector import Ints
 from stratamq.logstore import layout
@@ -27,6 +27,7 @@ from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.deletions import Deletions
 from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.index import Index
+from stratamq.logstore.light_queues import LIGHT_QUEUE_ID, LMQ_PREFIX, light_units
 from stratamq.logstore.queue_table import QueueTable
 from stratamq.logstore.scan import Scanned
 
@@ -47,6 +48,17 @@ class Parts:
     index: Index | None
     delay_levels: tuple[int, ...]
     deletions: Deletions
+
+
+class _Unit(NamedTuple):
+    """A unit to be: of the record at ``physical_offset``, for so many messages from ``offset`` on."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    offset: int
+    messages: int = 1
 
 
 @dataclass(slots=True)
@@ -90,48 +102,59 @@ class Redispatcher:
         self._touched: dict[ConsumeQueue, None] = {}
         self._rows: list[IndexRow] = []
         self._other_topics = _batch_queue_topics(parts)
+        self._gives_out = parts.config.dispatches_to_light_queues
         self.broken: dict[ConsumeQueue, None] = {}
         """Queues that do not fit the log and must be rebuilt."""
 
     def add(self, scanned: Scanned) -> None:
         self._result.records += 1
         self._result.last_store_timestamp = scanned.store_timestamp
-        if self._belongs_to_queue(scanned):
-            queue = self._parts.queues.open(scanned.topic, scanned.queue_id)
-            end = scanned.physical_offset + scanned.size
-            if queue not in self.broken and (self._only is None or queue in self._only):
-                if end > queue.max_physical_offset:
-                    code = unit_tags_code(
-                        scanned.topic, scanned.properties, scanned.store_timestamp, self._parts.delay_levels
-                    )
-                    self._dispatch(queue, scanned.queue_offset, scanned.physical_offset, scanned.size, code)
-                elif scanned.queue_offset < queue.first_offset:
-                    self.broken[queue] = None  # the queue's first files are gone, the log's are not
+        if scanned.is_queued and not scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._other_topics:
+            self._put(scanned)
         if self._is_indexed(scanned):
             self._rows.append(scanned.index_row)
         if self._result.records % _WRITE_EVERY == 0:
             self.finish(scanned.physical_offset + scanned.size)
 
-    def _belongs_to_queue(self, scanned: Scanned) -> bool:
-        if not scanned.is_queued or scanned.sys_flag & SYS_INNER_BATCH or scanned.topic in self._other_topics:
-            return False
-        return scanned.physical_offset >= self._parts.deletions.mark(scanned.topic)
+    def _put(self, scanned: Scanned) -> None:
+        """Put the units of a record where they belong: into its own queue, then into light queues."""
+        topic, properties, physical_offset = scanned.topic, scanned.properties, scanned.physical_offset
+        code = unit_tags_code(topic, properties, scanned.store_timestamp, self._parts.delay_levels)
+        unit = _Unit(physical_offset, scanned.size, code, scanned.store_timestamp, scanned.queue_offset)
+        self._place(topic, scanned.queue_id, unit)
+        if self._gives_out:
+            for name, offset in light_units(topic, properties):
+                self._place(name, LIGHT_QUEUE_ID, unit._replace(offset=offset))
+
+    def _place(self, topic: str, queue_id: int, unit: _Unit) -> None:
+        """Put one unit into its queue, unless it is there, or the topic was deleted since."""
+        if unit.physical_offset < self._parts.deletions.mark(topic):
+            return
+        queue = self._parts.queues.open(topic, queue_id)
+        if queue in self.broken or (self._only is not None and queue not in self._only):
+            return
+        if unit.physical_offset + unit.size > queue.max_physical_offset:
+            self._dispatch(queue, unit)
+        elif unit.offset < queue.first_offset:
+            self.broken[queue] = None  # the queue's first files are gone, the log's are not
 
     def _is_indexed(self, scanned: Scanned) -> bool:
         if self._parts.index is None or self._only is not None:
             return False
         return scanned.physical_offset >= self._plan.index_from
 
-    def _dispatch(self, queue: ConsumeQueue, offset: int, physical_offset: int, size: int, code: int) -> None:
-        if offset != queue.next_offset and not self._align(queue, offset, physical_offset):
-            self.broken[queue] = None
-            return
-        queue.pending += UNIT.pack(physical_offset, size, code)
-        queue.next_offset = offset + 1
-        queue.max_physical_offset = physical_offset + size
+    def _dispatch(self, queue: ConsumeQueue, unit: _Unit) -> None:
+        if unit.offset != queue.next_offset:
+            if self._is_impossible(queue, unit):
+                return
+            if not self._align(queue, unit.offset):
+                self.broken[queue] = None
+                return
+        queue.add_unit(*unit)
+        queue.max_physical_offset = unit.physical_offset + unit.size
         self._touched[queue] = None
 
-    def _align(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> bool:
+    def _align(self, queue: ConsumeQueue, offset: int) -> bool:
         """Make the queue's end fit a record that does not follow it. False: the queue must be rebuilt first."""
         empty = not queue.bases and not queue.pending
         if self._plan.from_first and empty:
@@ -140,9 +163,7 @@ class Redispatcher:
         if not self._plan.from_first:
             return False
         if offset > queue.next_offset:  # offsets were skipped: keep unit number and queue offset in step
-            self._check_gap(queue, offset, physical_offset)
-            queue.pending += PREFILL_UNIT * (offset - queue.next_offset)
-            queue.next_offset = offset
+            queue.skip_to(offset)
             return True
         _logger.warning("queue %s begins anew at %d: the topic was deleted and made again", queue.key, offset)
         self._write([queue])
@@ -150,16 +171,27 @@ class Redispatcher:
         self._parts.queues.note_changed(queue)
         return True
 
-    def _check_gap(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """No checksum covers the queue offset: a gap that the log has no room for is damage."""
-        log = self._parts.log
-        if offset - queue.next_offset > (physical_offset - log.min_offset) // RECORD_BYTES_MIN:
-            raise MisplacedRecord(
-                log.path_of(log.base_of(physical_offset)),
-                physical_offset % log.file_bytes + QUEUE_OFFSET_AT,
-                f"queue offset {queue.next_offset} of {queue.key.topic}/{queue.key.queue_id}",
-                offset,
-            )
+    def _is_impossible(self, queue: ConsumeQueue, unit: _Unit) -> bool:
+        """No checksum covers the queue offset: a gap that the log has no room for is damage.
+
+        In a light queue it is no reason to stop: offsets there are text that a client may have written while messages
+        were not given out. Such a unit is left out.
+        """
+        log, physical_offset = self._parts.log, unit.physical_offset
+        gap = unit.offset - queue.next_offset
+        if gap <= (physical_offset - log.min_offset) // RECORD_BYTES_MIN * queue.unit_messages_max:
+            return False
+        if queue.key.topic.startswith(LMQ_PREFIX):
+            empty = not queue.bases and not queue.pending
+            return not (self._plan.from_first and empty and log.min_offset != 0)
+        if not self._plan.from_first or (not queue.bases and not queue.pending):
+            return False
+        raise MisplacedRecord(
+            log.path_of(log.base_of(physical_offset)),
+            physical_offset % log.file_bytes + QUEUE_OFFSET_AT,
+            f"queue offset {queue.next_offset} of {queue.key.topic}/{queue.key.queue_id}",
+            unit.offset,
+        )
 
     # --- many at once ---
 
@@ -169,13 +201,17 @@ class Redispatcher:
         self._result.last_store_timestamp = int(block.store_timestamps[-1])
         order = np.argsort(block.queue_numbers, kind="stable")
         bounds = np.searchsorted(block.queue_numbers[order], np.arange(len(block.queues) + 1)).tolist()
+        singly: list[tuple[int, str]] = []
         for number, (topic, queue_id) in enumerate(block.queues):
             rows = order[bounds[number] : bounds[number + 1]]
             rows = rows[block.is_queued[rows] & (block.physical_offsets[rows] >= self._parts.deletions.mark(topic))]
-            if rows.size and topic not in self._other_topics:
+            if rows.size and topic.startswith(LMQ_PREFIX):
+                singly += [(row, "") for row in rows.tolist()]
+            elif rows.size and topic not in self._other_topics:
                 queue = self._parts.queues.open(topic, queue_id)
                 if queue not in self.broken and (self._only is None or queue in self._only):
                     self._add_rows(queue, block, rows)
+        self._add_singly(block, singly)
         self._write(list(self._touched))
         self._touched.clear()
         index = self._parts.index
@@ -185,6 +221,26 @@ class Redispatcher:
             index.add_hashes(
                 block.key_hashes[wanted], block.physical_offsets[rows], block.store_timestamps[rows], block.end
             )
+
+    def _add_singly(self, block: Block, own: list[tuple[int, str]]) -> None:
+        """Units of light queues, and of records sent to one as to a topic, in the order of the records.
+
+        ``own`` names the rows whose own queue is still to get its unit.
+        """
+        given = [entry for entry in block.inner if self._gives_out and block.is_queued[entry[0]]]
+        for row, properties in sorted(own + given, key=lambda entry: entry[0]):
+            topic, queue_id = block.queues[int(block.queue_numbers[row])]
+            unit = _Unit(
+                int(block.physical_offsets[row]),
+                int(block.sizes[row]),
+                int(block.tags_codes[row]),
+                int(block.store_timestamps[row]),
+                int(block.queue_offsets[row]),
+            )
+            if not properties:
+                self._place(topic, queue_id, unit)
+            for name, offset in light_units(topic, properties):
+                self._place(name, LIGHT_QUEUE_ID, unit._replace(offset=offset))
 
     def _add_rows(self, queue: ConsumeQueue, block: Block, rows: Ints) -> None:
         ends = block.physical_offsets[rows] + block.sizes[rows]
@@ -207,11 +263,17 @@ class Redispatcher:
             queue.max_physical_offset = int(ends[-1])
             self._touched[queue] = None
             return
-        columns = (block.queue_offsets, block.physical_offsets, block.sizes, block.tags_codes)
+        columns = (
+            block.physical_offsets,
+            block.sizes,
+            block.tags_codes,
+            block.store_timestamps,
+            block.queue_offsets,
+        )
         for row in zip(*(column[rows].tolist() for column in columns), strict=True):
             if queue in self.broken:
                 return
-            self._dispatch(queue, *row)
+            self._dispatch(queue, _Unit._make((*row, 1)))
 
     def finish(self, position: int) -> None:
         """Write what is collected."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,11 @@ from stratamq.formats.checkpoint import Checkpoint, decode_checkpoint
 from stratamq.formats.consume_queue import UNIT_BYTES, UNIT_DTYPE, Unit
 from stratamq.formats.vector import Bytes
 from stratamq.logstore import layout, listing, liveness, mappings
+from stratamq.logstore.light_queues import LMQ_PREFIX, light_units
 from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.log_end import LogEnd, find_end
 from stratamq.logstore.queue_files import QueueEnds, QueueFiles, first_false
 from stratamq.logstore.types import QueueKey
-
-LMQ_PREFIX: Final = "%LMQ%"
-"""Queues of RocketMQ's light message queues: their records name another topic, queue and offset."""
 
 
 class QueueRange(NamedTuple):
@@ -219,10 +217,12 @@ class StoreSnapshot(StoreFiles):
         heads, parts, flaws = vector.check_records(log, position, end=file.length, physical_base=file.base)
         if flaws[0] != vector.OK or heads["size"][0] != unit.size:
             return False
-        if queue.topic.startswith(LMQ_PREFIX):
-            return True
         topic_at = int(parts.topic_at[0])
         topic = log[topic_at : topic_at + int(parts.topic_bytes[0])].tobytes()
+        if queue.topic.startswith(LMQ_PREFIX) and topic != queue.topic.encode():
+            at = int(parts.properties_at[0])
+            properties = log[at : at + int(parts.properties_bytes[0])].tobytes().decode("utf-8", "replace")
+            return any(name == queue.topic for name, _ in light_units(topic.decode("ascii", "replace"), properties))
         return (
             topic == queue.topic.encode()
             and int(heads["queue_id"][0]) == queue.queue_id

@@ -30,14 +30,16 @@ from stratamq.files.filesystem import FileSystem, LocalFileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint
 from stratamq.logstore import layout
-from stratamq.logstore.batch import Batch
+from stratamq.logstore.batch import Batch, NeedsCare
 from stratamq.logstore.bulk_append import append_many
+from stratamq.logstore.careful_append import append_with_care
 from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, Trust, checkpoint_token
 from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.deletions import folders_of, remove_folder
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.index import Index
+from stratamq.logstore.light_queues import is_light_name
 from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.queries import catch_up
 from stratamq.logstore.queue_table import SYNC_FILES_MAX, QueueTable
@@ -237,7 +239,10 @@ class LogStore(ReadableStore):
         refusal = self.failure
         if refusal is not None:
             raise type(refusal)(*refusal.args)
-        return self._batch.append(messages)
+        try:
+            return self._batch.append(messages)
+        except NeedsCare:
+            return append_with_care(self._batch, messages)
 
     def append_many(
         self, template: Message, bodies: Sequence[bytes], properties: Sequence[str] | None = None
@@ -397,7 +402,8 @@ class LogStore(ReadableStore):
             raise type(self._refusal)(*self._refusal.args)
         doomed = [queue for queue in self._queues.values() if queue.key.topic == topic]
         folders = folders_of(self.directory, topic)
-        if not layout.is_topic_name(topic) or not (doomed or any(self._fs.stat(folder) for folder in folders)):
+        is_name = layout.is_topic_name(topic) or is_light_name(topic)
+        if not is_name or not (doomed or any(self._fs.stat(folder) for folder in folders)):
             return
         deletions = self._parts.deletions
         try:

@@ -26,7 +26,8 @@ from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES
 from stratamq.formats.vector import Ints, Mask
 from stratamq.logstore import mappings
 from stratamq.logstore.listing import StreamFile
-from stratamq.logstore.snapshot import LMQ_PREFIX, StoreFiles, StoreSnapshot
+from stratamq.logstore.light_queues import LMQ_PREFIX
+from stratamq.logstore.snapshot import StoreFiles, StoreSnapshot
 from stratamq.units import MiB
 
 __all__ = ["BATCH_ROWS", "SCHEMA", "Lost", "QueueSpan", "Split", "arrow_batches", "plan_splits", "spans_of"]

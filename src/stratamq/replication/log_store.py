@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stratamq.errors import CorruptionError, StoreFailed, StoreFull
-from stratamq.formats.consume_queue import PREFILL_UNIT, UNIT
+from stratamq.formats.consume_queue import PREFILL_UNIT
 from stratamq.formats.message import BLANK_BYTES, MAGIC_BLANK, RECORD_BYTES_MIN, SIZE_AND_MAGIC, check_record
 from stratamq.logstore.commit_log import Segment
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import unit_tags_code
+from stratamq.logstore.light_queues import LIGHT_QUEUE_ID, light_units
 from stratamq.logstore.scan import Scanned, Walk, parse_record
 from stratamq.logstore.store import CommitToken, LogStore
 from stratamq.logstore.types import Arrival
@@ -161,15 +162,25 @@ class MemberStore(LogStore):
             queue = self._queues.open(scanned.topic, scanned.queue_id)
             if queue.next_offset != scanned.queue_offset:
                 self._align(queue, scanned)
-            if queue.batch_start < 0:
-                queue.batch_start = queue.next_offset
-                batch.touched.append(queue)
             code = unit_tags_code(scanned.topic, scanned.properties, scanned.store_timestamp, batch.delay_levels)
-            queue.pending += UNIT.pack(scanned.physical_offset, scanned.size, code)
-            queue.codes.append(code)
-            queue.next_offset += 1
+            self._add_unit(queue, scanned, code, scanned.queue_offset)
+            if batch.dispatches_to_light_queues:
+                self._give_out(scanned, code)
         if batch.index_enabled:
             batch.index_rows.append(scanned.index_row)
+
+    def _add_unit(self, queue: ConsumeQueue, scanned: Scanned, code: int, offset: int) -> None:
+        self._batch.touch(queue)
+        queue.add_unit(scanned.physical_offset, scanned.size, code, scanned.store_timestamp, offset, 1)
+        queue.codes.append(code)
+
+    def _give_out(self, scanned: Scanned, code: int) -> None:
+        """Put a record's units into light queues, at the offsets that the leader gave them."""
+        for name, offset in light_units(scanned.topic, scanned.properties):
+            queue = self._queues.open(name, LIGHT_QUEUE_ID)
+            if queue.next_offset != offset:
+                self._align(queue, scanned._replace(topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=offset))
+            self._add_unit(queue, scanned, code, offset)
 
     def _align(self, queue: ConsumeQueue, scanned: Scanned) -> None:
         """The leader's queue goes on elsewhere: it is new here, or the topic was deleted and made again there."""

@@ -78,6 +78,10 @@ class ReplicatedFile:
         found = self._node.tables.get(self._name)
         return self._local.load() if found is None else found[1].value
 
+    def modified_ms(self) -> int:
+        """When the file was changed last; 0 when there is none."""
+        return self._local.modified_ms()
+
     def store(self, value: Any) -> None:
         """Put the table into the log and into the local file. Called in a thread; blocks for two syncs."""
         self._loop.call_soon_threadsafe(self._node.propose_table, self._name, json.loads(json.dumps(value)))
