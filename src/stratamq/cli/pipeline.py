@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 JOBS: Final = {
     "verify": Lazy("stratamq.cli.jobs.verify:verify", "Check a store of any size: store check in parallel."),
+    "rebuild": Lazy("stratamq.cli.jobs.rebuild:rebuild", "Make ConsumeQueues and index anew from the CommitLog."),
 }
 
 TAGS = (

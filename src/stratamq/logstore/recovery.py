@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from stratamq.clock import Clock
 from stratamq.config import StoreConfig
@@ -30,7 +30,7 @@ from stratamq.files.handles import HandleCache
 from stratamq.formats.checkpoint import Checkpoint, Progress
 from stratamq.formats.message import RECORD_BYTES_MIN
 from stratamq.logstore import layout
-from stratamq.logstore.block_scan import scan_blocks
+from stratamq.logstore.block_scan import Block, scan_blocks
 from stratamq.logstore.checkpoints import Trust
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import UNKNOWN
@@ -40,7 +40,7 @@ from stratamq.logstore.log_paths import list_log_files, prepare_paths
 from stratamq.logstore.queue_table import QueueTable, name_print
 from stratamq.logstore.reader import store_timestamp_in
 from stratamq.logstore.redispatch import Parts, Plan, RecoveryReport, Redispatcher
-from stratamq.logstore.scan import Stop, Walk, corruption, first_store_timestamp, next_good_record
+from stratamq.logstore.scan import Scanned, Stop, Walk, corruption, first_store_timestamp, next_good_record
 from stratamq.logstore.types import Progress as ReportProgress
 
 BLOCK_BYTES_MIN: Final = 1 << 20
@@ -49,6 +49,22 @@ _ONE_BY_ONE: Final = 500
 """Records looked at one by one before blocks are tried again."""
 _EVERYTHING: Final = 2**63 - 1
 _logger = logging.getLogger(__name__)
+
+
+class Dispatcher(Protocol):
+    """Takes good records in order: `Redispatcher`, or what keeps them for later (`rebuild_parts`)."""
+
+    def add(self, scanned: Scanned) -> None:
+        """One record."""
+        ...
+
+    def add_block(self, block: Block) -> None:
+        """Records that follow each other."""
+        ...
+
+    def finish(self, position: int) -> None:
+        """All records below ``position`` have been given."""
+        ...
 
 
 def load_parts(
@@ -93,7 +109,7 @@ def recover(
     verify_from = plan.verify_from if parts.config.check_crc_on_recovery else None
     doubt_from = None if clean else plan.known_good
     total = parts.log.bases[-1] + parts.log.file_bytes - plan.start if parts.log.bases else 0
-    walk = _take_all(
+    walk = take_all(
         parts,
         dispatcher,
         plan.start,
@@ -114,9 +130,9 @@ def recover(
     return result
 
 
-def _take_all(
+def take_all(
     parts: Parts,
-    dispatcher: Redispatcher,
+    dispatcher: Dispatcher,
     start: int,
     *,
     verify_from: int | None,
@@ -314,7 +330,7 @@ def _rebuild(
         result.rebuilt_queues.append(f"{queue.key.topic}/{queue.key.queue_id}")
     plan = Plan(0, _EVERYTHING, low, low, from_first=True)
     dispatcher = Redispatcher(parts, plan, RecoveryReport(), set(first.broken))
-    _take_all(
+    take_all(
         parts,
         dispatcher,
         low,
