@@ -131,6 +131,12 @@ class Broker:
         self._tables: list[tuple[SavedValue, SavedTable]] = []
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
+        self.is_slave = False
+        """Whether a master's log is copied here: nothing is delivered, checked or counted down then."""
+        self.refuses_reads = False
+        """Whether pulls are refused: on a slave without `slaveReadEnable`."""
+        self.far_behind_bytes = 0
+        """Who reads further behind the log's end than this is sent to a slave; 0: nobody is."""
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
@@ -142,12 +148,6 @@ class Broker:
             self._groups_file.load(),
             auto_create=config.auto_create_groups,
             wall_ms=clock.wall_ms,
-        self.is_slave = False
-        """Whether a master's log is copied here: nothing is delivered, checked or counted down then."""
-        self.refuses_reads = False
-        """Whether pulls are refused: on a slave without `slaveReadEnable`."""
-        self.far_behind_bytes = 0
-        """Who reads further behind the log's end than this is sent to a slave; 0: nobody is."""
             on_change=self._groups_changed,
         )
         self._open_offsets(is_light=is_light)
@@ -286,6 +286,23 @@ class Broker:
         """Have a table written to a file of the folder ``config`` as often as consumer offsets are."""
         self._tables.append((self._open_file(file_name), table))
 
+    # --- what a slave copies ---
+
+    def adopt_topics(self, stored: Any) -> None:
+        """Take the topics of the master, as GET_ALL_TOPIC_CONFIG gives them, in place of the own ones.
+
+        Queues of topics that are gone stay in the store: records of a new topic of that name may lie in them already.
+        """
+        changed = self.topics.adopt(stored)
+        if changed is not None:
+            self._dirty.topics = True
+            for config in changed:
+                self._on_topic_changed(config)
+
+    def adopt_groups(self, stored: Any) -> None:
+        """Take the consumer groups of the master in place of the own ones."""
+        self.groups.adopt(stored)
+
     # --- work that is due ---
 
     def run_due(self) -> None:
@@ -315,23 +332,6 @@ class Broker:
             self._dirty.topics = False
             found.append((self._topics_file, self.topics.as_json()))
         if self._dirty.groups:
-    # --- what a slave copies ---
-
-    def adopt_topics(self, stored: Any) -> None:
-        """Take the topics of the master, as GET_ALL_TOPIC_CONFIG gives them, in place of the own ones.
-
-        Queues of topics that are gone stay in the store: records of a new topic of that name may lie in them already.
-        """
-        changed = self.topics.adopt(stored)
-        if changed is not None:
-            self._dirty.topics = True
-            for config in changed:
-                self._on_topic_changed(config)
-
-    def adopt_groups(self, stored: Any) -> None:
-        """Take the consumer groups of the master in place of the own ones."""
-        self.groups.adopt(stored)
-
             self._dirty.groups = False
             found.append((self._groups_file, self.groups.as_json()))
         if with_offsets:

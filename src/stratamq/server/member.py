@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import signal
@@ -29,7 +30,7 @@ from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes
 from stratamq.server.lifecycle import Server, Settings, remove_ready_file
-from stratamq.server.sockets import advertised_host, bind, raise_file_limit
+from stratamq.server.sockets import PortUnusable, advertised_host, bind, raise_file_limit
 from stratamq.server.storage import OpenedStore
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ TABLES_INTERVAL_MS: Final = 1_000
 STOP_MS: Final = 200
 """How long requests in work are waited for when leadership is lost."""
 START_RETRY_S: Final = 1.0
+PORT_RETRY_S: Final = 0.1
+PORT_TRIES: Final = 5
+"""How often the broker's port is tried, before another one is taken, when a member on the same machine still has it."""
 KEEP_HOURS: Final = 24 * 365 * 100
 """A group deletes no files: a member that lacks deleted bytes could not be brought up to date."""
 
@@ -104,11 +108,11 @@ class MemberProcess:
             ),
             store=dataclasses.replace(settings.store, flush_mode=FlushMode.SYNC),
             tiered=TieredConfig(),
+            ha=HaConfig(port=-1),
             retention=dataclasses.replace(settings.retention, file_reserved_hours=KEEP_HOURS, clean_forcibly=False),
         )
         self.server: Server | None = None
         self._wanted = 0
-            ha=HaConfig(port=-1),
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.node: MemberNode | None = None
@@ -178,8 +182,27 @@ class MemberProcess:
                     await asyncio.sleep(START_RETRY_S)
 
     async def _start_server(self, term: int) -> None:
+        """Serve on the broker's port, or on any free one when somebody who does not let go has it.
+
+        Members on one machine may share a port, because only the leader listens: clients then find the new leader
+        where the old one was. One that was stopped (SIGSTOP) still holds it.
+        """
+        for _ in range(PORT_TRIES):
+            try:
+                await self._start_server_on(self.settings, term)
+                return
+            except PortUnusable as error:
+                if error.cause.errno != errno.EADDRINUSE or error.port != self.settings.server.broker_port:
+                    raise
+                said = error
+            await asyncio.sleep(PORT_RETRY_S)
+        _log.error("%s; taking any free port, clients find it through the name server", said)
+        server = dataclasses.replace(self.settings.server, broker_port=0)
+        await self._start_server_on(dataclasses.replace(self.settings, server=server), term)
+
+    async def _start_server_on(self, settings: Settings, term: int) -> None:
         server = Server(
-            self.settings,
+            settings,
             clock=self._clock,
             open_store=self._lend_store,
             open_file=self._open_file,

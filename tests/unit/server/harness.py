@@ -167,8 +167,8 @@ class Harness:
             AssignmentRequests(self.broker),
             *admin_families(self.broker, self.pulls, str(directory)),
             SettingsRequests(self.live, lambda: "{}"),
-        )
             HaRequests(dict),
+        )
         self.peer = FakePeer()
         self._opaque = 0
 

@@ -131,11 +131,6 @@ class SendRequests:
         self,
         peer: Peer,
         header: CommandHeader,
-    def _half_stored(self, topic: str, done: PutDone, result: PutResult) -> None:
-        if result.appended:
-            self._broker.half_counts.add(topic, 1, self._broker.clock.wall_ms())
-        done(result)
-
         topic: str,
         queue_id: int,
         unique_key: str,
