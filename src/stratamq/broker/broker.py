@@ -133,6 +133,8 @@ class Broker:
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self.is_slave = False
         """Whether a master's log is copied here: nothing is delivered, checked or counted down then."""
+        self.replication_facts: Callable[[], dict[str, Any]] = dict
+        """What operators are shown of replication, by name."""
         self.refuses_reads = False
         """Whether pulls are refused: on a slave without `slaveReadEnable`."""
         self.far_behind_bytes = 0

@@ -1,4 +1,4 @@
-"""What a slave copies from its master besides the log: topics, groups, offsets, progress of delays, modes of groups.
+"""What a slave copies from its master besides the log: topics, groups, offsets, modes, progress of delays and timer.
 
 Every table is asked for again and again with the requests that RocketMQ's slaves send, so the master may be RocketMQ.
 The master's tables replace the slave's own; consumer offsets of groups that the master does not know are kept.
@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from stratamq.broker.broker import Broker
 from stratamq.errors import PeerUnreachable, RemoteProtocolError, StrataError
-from stratamq.protocols.remoting.bodies import load_object
+from stratamq.logstore.timer_copy import keep_checkpoint
+from stratamq.protocols.remoting import fastjson
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.server.remoting_client import RemotingClient
 
@@ -26,12 +27,14 @@ TABLE_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 class MasterTables:
-    """Copies the tables of a master, whose remoting address `learn` says."""
+    """Copies the tables of a master, whose remoting address `learn` says. ``directory`` is the slave's store."""
 
-    def __init__(self, broker: Broker, interval_ms: int) -> None:
+    def __init__(self, broker: Broker, interval_ms: int, directory: str) -> None:
         self._broker = broker
         self._interval_s = interval_ms / 1000
         self._address = ""
+        self._directory = directory
+        self._timer = b""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._trouble: dict[RequestCode, str] = {}
@@ -85,6 +88,7 @@ class MasterTables:
                     _log.warning("master %s does not give %s: %s", address, code.name, trouble)
                 self._trouble[code] = trouble
                 whole = whole and not trouble
+            await self._copy_timer(client)
         self.rounds += whole
 
     async def _copy_one(
@@ -95,12 +99,22 @@ class MasterTables:
             header, body = await client.request(code, timeout_s=ANSWER_S)
             if header.code != ResponseCode.SUCCESS:
                 return f"code {header.code}, {header.remark or 'without a remark'}"
-            adopt(load_object(body))
+            table = fastjson.loads(body)
+            if not isinstance(table, dict):
+                return "the answer is no JSON object"
+            adopt(table)
         except PeerUnreachable:
             raise
         except (RemoteProtocolError, ValueError, TypeError) as error:
             return str(error)
         return ""
+
+    async def _copy_timer(self, client: RemotingClient) -> None:
+        """Keep how far the master's timer is; a master without a timer says nothing."""
+        header, body = await client.request(RequestCode.GET_TIMER_CHECK_POINT, timeout_s=ANSWER_S)
+        if header.code == ResponseCode.SUCCESS and body != self._timer:
+            await asyncio.to_thread(keep_checkpoint, self._directory, body)
+            self._timer = body
 
     async def close(self) -> None:
         """Copy no more."""

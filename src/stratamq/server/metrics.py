@@ -31,6 +31,7 @@ class BrokerCollector(Collector):
         yield from self._topics()
         yield from self._groups()
         yield from self._connections()
+        yield from self._replication()
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, text, labels=self._labels)
@@ -82,6 +83,18 @@ class BrokerCollector(Collector):
         yield members
         count = sum(len(clients) for clients in self._broker.producers.groups().values())
         yield self._gauge("rocketmq_producer_connections", "Connected producers", count)
+
+    def _replication(self) -> Iterable[Metric]:
+        facts = self._broker.replication_facts()
+        for name, key, text in (
+            ("stratamq_slaves", "haSlaves", "Slaves that are connected"),
+            ("stratamq_slaves_in_sync", "haSlavesInSync", "Slaves less than haMaxGapNotInSync behind"),
+            ("stratamq_slave_behind_bytes", "haSlaveBehindBytes", "Log bytes that the slowest slave has not got"),
+            ("stratamq_follows_master", "haFollowsMaster", "1 while this slave follows its master"),
+            ("stratamq_behind_master_bytes", "haBehindMasterBytes", "Log bytes that this slave knows of and lacks"),
+        ):
+            if key in facts:
+                yield self._gauge(name, text, float(facts[key]))
 
     def _connections(self) -> Iterable[Metric]:
         labels = ["port"]

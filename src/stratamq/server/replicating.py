@@ -112,6 +112,7 @@ class Replication:
     def take_role(self, broker: Broker, store: StoreConfig) -> None:
         """Tell a broker what it is."""
         broker.is_slave = self.config.is_slave
+        broker.replication_facts = self.facts
         broker.refuses_reads = self.config.is_slave and not self.config.slave_reads
         if self.config.slave_reads:
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -129,7 +130,7 @@ class Replication:
                 store, committer, self.config, self._clock, on_failed=self._on_failed, on_lost=lambda: self.ask_again()
             )
             self.slave.start()
-            self.tables = MasterTables(broker, self.config.tables_interval_ms)
+            self.tables = MasterTables(broker, self.config.tables_interval_ms, store.directory)
             self.tables.start()
 
     def registered(self, answer: Registered) -> None:
@@ -156,6 +157,23 @@ class Replication:
             return self.master.status()
         end = 0 if self._opened is None else self._opened.store.status().max_physical_offset
         return {"master": True, "masterCommitLogMaxOffset": end, "inSyncSlaveNums": 0, "haConnectionInfo": []}
+
+    def facts(self) -> dict[str, Any]:
+        """What brokerStatus and the metrics show of replication."""
+        facts: dict[str, Any] = {"brokerRole": self.config.role.value, "brokerId": self.config.broker_id}
+        if self.master is not None:
+            facts |= {
+                "haSlaves": len(self.master.links),
+                "haSlavesInSync": self.master.in_sync_copies() - 1,
+                "haSlaveBehindBytes": max((self.master.log_end - link.acked for link in self.master.links), default=0),
+            }
+        if self.slave is not None:
+            facts |= {
+                "haFollowsMaster": self.slave.is_connected,
+                "haBehindMasterBytes": max(0, self.slave.master_end - self.slave.stored),
+                "haTablesCopied": 0 if self.tables is None else self.tables.rounds,
+            }
+        return facts
 
     def limit(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """The handlers that this role serves; the others refuse."""

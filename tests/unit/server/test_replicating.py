@@ -10,11 +10,14 @@ from random import Random
 
 import pytest
 
-from stratamq.config import ServerConfig
+from stratamq.config import BrokerConfig, ServerConfig
 from stratamq.errors import ConfigError, LogsDiffer
+from stratamq.formats.timer import decode_checkpoint_file
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.metrics import BrokerCollector
+from stratamq.server.requests.admin import runtime_table
 from tests.unit.server.harness import records
 from tests.unit.server.replica_pair import (
     ASYNC,
@@ -219,6 +222,34 @@ async def test_tables_are_copied(pair):
     client.close()
 
 
+async def test_a_slave_that_becomes_a_master_delivers_what_was_not_delivered(pair):
+    timer = BrokerConfig(timer_wheel=True, timer_precision_ms=100)
+    master, slave = await pair.master(broker=timer), await pair.slave(broker=timer)
+    now = master.clock.wall_ms()
+    for due in (now + 300, now + 3_600_000):
+        await send(master, 1, i=f"TIMER_DELIVER_MS\x01{due}\x02")
+    await send(master, 1, topic="D", i="DELAY\x011\x02")
+    store = master.broker.store
+    await until("one is delivered", lambda: store.max_offset("T", 0) and store.max_offset("D", 0))
+    await followed(master, slave)
+    delays = slave.broker.delays
+    await until("the delay's progress is here", lambda: delays.as_json()["offsetTable"][1] == 1)
+    checkpoint = pair.folder / "slave" / "config" / "timercheck"
+
+    def is_passed() -> bool:
+        found = decode_checkpoint_file(checkpoint.read_bytes()) if checkpoint.exists() else None
+        return found is not None and found.read_ms > now + 400 and found.queue_offset == 2
+
+    await until("the timer's progress is here", is_passed)
+    await pair.stop(slave)
+    await pair.stop(master)
+    master = await pair.master("slave", broker=timer)
+    await until("the timer has read its topic", lambda: master.broker.timers.metrics.count("T") == 1)
+    await send(master, 1, topic="D", i="DELAY\x011\x02")
+    await until("delays go on", lambda: master.broker.store.max_offset("D", 0) == 2)
+    assert master.broker.store.max_offset("T", 0) == 1
+
+
 async def test_status_of_both(pair):
     master, slave = await pair.master(), await pair.slave()
     await send(master, 3)
@@ -228,6 +259,14 @@ async def test_status_of_both(pair):
         client = await Connection.open(server.addresses.broker)
         found.append(json.loads((await client.ask(RequestCode.GET_BROKER_HA_STATUS)).body))
         client.close()
+    for server, names in (
+        (master, {"stratamq_slaves 1.0", "stratamq_slaves_in_sync 1.0"}),
+        (slave, {"stratamq_follows_master 1.0"}),
+    ):
+        families = BrokerCollector(server.broker, ()).collect()
+        values = {f"{sample.name} {sample.value}" for family in families for sample in family.samples}
+        assert names <= values
+        assert runtime_table(server.broker)["brokerRole"] == server.settings.ha.role.value
     (row,) = found[0]["haConnectionInfo"]
     assert (found[0]["master"], found[0]["inSyncSlaveNums"], row["diff"], row["inSync"]) == (True, 1, 0, True)
     assert found[1]["master"] is False

@@ -162,7 +162,7 @@ def consume_stats(
 @click.option("-i", "--interval", type=int, help="Accepted for mqadmin's sake: it is shown once.")
 @admin_command
 def ha(broker: str | None, cluster: str | None, interval: int | None, admin: AdminClient, printer: Printer) -> None:
-    """How far the slaves of a master have come."""
+    """How far the slaves of a master have come, or a slave itself."""
     columns = [
         Item("slave", "slave"),
         Item("offset", "has", Kind.PLACE),
@@ -176,6 +176,15 @@ def ha(broker: str | None, cluster: str | None, interval: int | None, admin: Adm
         printer.facts(
             address, address, [(Item("master", "master"), value.get("master")), (Item("end", "log ends at"), end)]
         )
+        if value.get("master") is False:
+            own = value.get("haClientRuntimeInfo") or {}
+            rows = [
+                (Item("master_address", "fetches from"), own.get("masterAddr")),
+                (Item("offset", "has", Kind.PLACE), own.get("maxOffset")),
+                (Item("following", "follows now"), own.get("isActivated")),
+            ]
+            printer.facts(f"{address} slave", "slave", rows)
+            continue
         rows = [
             [
                 one.get("addr"),
