@@ -78,15 +78,18 @@ class DecompressionFailed(CorruptionError):
 
 
 class LogView(NamedTuple):
-    """One mapped commit-log file: its bytes for NumPy and for Arrow, its name and its first physical offset."""
+    """One mapped commit-log file: its bytes for NumPy and for Arrow, its name and its first physical offset.
+
+    The offset is None for records that were copied out of their log: what each says of its own place is taken as it is.
+    """
 
     path: str
-    physical_base: int
+    physical_base: int | None
     data: Bytes
     buffer: Any
 
     @classmethod
-    def over(cls, path: str, physical_base: int, mapping: Buffer) -> LogView:
+    def over(cls, path: str, physical_base: int | None, mapping: Buffer) -> LogView:
         """Lay a view over a mapping, which stays alive as long as anything made from it."""
         return cls(path, physical_base, vector.byte_view(mapping), pa.py_buffer(mapping))
 
@@ -199,6 +202,14 @@ class _Batch:
                 )
         return heads
 
+    @property
+    def physical_offsets(self) -> Ints:
+        """Where the records lie, or lay, in their log."""
+        if self.log.physical_base is not None:
+            return self.rows.positions + self.log.physical_base
+        offsets: Ints = self.heads["physical_offset"].astype(np.int64)
+        return offsets
+
     @cached_property
     def parts(self) -> vector.Parts:
         """Where the variable parts lie."""
@@ -246,7 +257,7 @@ def _flaw_error(log: LogView, position: int, heads: vector.Heads, flaws: npt.NDA
         return BadMagic(log.path, position + 4, "DAA320A7 or DAA320AB", found, hint=hint)
     if code == vector.TRUNCATED:
         return TruncatedRecord(log.path, position, "a whole record", "the end of the file", hint=hint)
-    if code == vector.OFFSET:
+    if code == vector.OFFSET and log.physical_base is not None:
         expected = log.physical_base + position
         return MisplacedRecord(log.path, position + 28, expected, int(head["physical_offset"]), hint=hint)
     return BadLength(log.path, position, "parts that fill the record", f"size {int(head['size'])}", hint=hint)
@@ -292,7 +303,7 @@ def _queue_offset(batch: _Batch) -> Array:
 
 
 def _physical_offset(batch: _Batch) -> Array:
-    return pa.array(batch.rows.positions + batch.log.physical_base)
+    return pa.array(batch.physical_offsets)
 
 
 @lru_cache(maxsize=65536)
@@ -343,7 +354,7 @@ def _offset_message_ids(batch: _Batch, rows: npt.NDArray[np.intp]) -> Array:
     """Hex of store host and physical offset of some rows (`message.offset_message_id`)."""
     positions, sys_flag = batch.rows.positions[rows], batch.heads["sys_flag"][rows]
     hosts = vector.gather_hosts(batch.log.data, positions, sys_flag, born=False)
-    offsets = (positions + batch.log.physical_base).astype(">i8").view(np.uint8).reshape(-1, 8)
+    offsets = batch.physical_offsets[rows].astype(">i8").view(np.uint8).reshape(-1, 8)
     v6 = (sys_flag & SYS_STORE_HOST_V6) != 0
     if not v6.any():
         raw = np.concatenate((hosts[:, 1:5], hosts[:, 17:], offsets), axis=1)

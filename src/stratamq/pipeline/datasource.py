@@ -1,4 +1,4 @@
-"""`spark.read.format("stratamq")`: the log store as a Spark data source, read from its files.
+"""`spark.read.format("stratamq")`: the log store as a Spark data source: its files, a broker, the cold tier.
 
 Streams are in `pipeline.stream`; they read with the batch reader of this module.
 
@@ -30,7 +30,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -44,21 +45,36 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
-    from stratamq.pipeline.reader import Lost
+    from stratamq.formats.cold_manifest import Segment
+    from stratamq.pipeline.reader import Lost, Split
 
 log = logging.getLogger("stratamq.pipeline")
 
 
 class RangePartition(InputPartition):
-    """One task's work: records ``[lo, hi)`` of a queue, or of several small ones. Names and plain numbers."""
+    """One task's work: records ``[lo, hi)`` of a queue, or of several small ones. Names and plain numbers.
 
-    def __init__(self, ranges: Iterable[tuple[str, int, int, int]]) -> None:
+    ``segments`` has what to read of the cold tier for each range, None where it is not read there.
+    """
+
+    def __init__(
+        self, ranges: Iterable[tuple[str, int, int, int]], segments: Iterable[tuple[Segment, ...] | None] = ()
+    ) -> None:
         self.ranges = tuple(ranges)
-        super().__init__(self.ranges)
+        self.segments = tuple(segments)
+        super().__init__((self.ranges, self.segments))
+
+    @classmethod
+    def of(cls, splits: Sequence[Split]) -> RangePartition:
+        """The splits of one task."""
+        return cls(((one.topic, one.queue_id, one.lo, one.hi) for one in splits), (one.segments for one in splits))
 
 
 class StrataDataSource(DataSource):
-    """The source `stratamq`: a store directory as a batch or a stream. Its options: `pipeline.options.OPTIONS`."""
+    """The source `stratamq`: a store directory, a broker or a cold tier, as a batch or a stream.
+
+    Its options: `pipeline.options.OPTIONS`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -84,8 +100,7 @@ class StrataDataSource(DataSource):
         from stratamq.pipeline.schema import check_columns
 
         options = parse_options(self.options)
-        # A worker of a cluster on this machine has another working directory than the driver.
-        options = dataclasses.replace(options, path=os.path.abspath(options.path))
+        options = _absolute(options)
         check_columns(schema)
         match options.pushdown:
             case "true":
@@ -104,7 +119,7 @@ class StrataDataSource(DataSource):
         from stratamq.pipeline.schema import check_columns
 
         options = parse_options(self.options, streaming=True)
-        options = dataclasses.replace(options, path=os.path.abspath(options.path))
+        options = _absolute(options)
         check_columns(schema)
         try:
             from stratamq.pipeline.stream import StrataStreamReader
@@ -150,9 +165,8 @@ class StrataReader(DataSourceReader):
         options = self.options
         splits = plan_read(options, self.bounds)
         groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
-        log.info("%s: %d tasks, %d records", options.path, len(groups), sum(one.hi - one.lo for one in splits))
-        tasks = [RangePartition((one.topic, one.queue_id, one.lo, one.hi) for one in group) for group in groups]
-        return list(tasks) or [RangePartition(())]
+        log.info("%s: %d tasks, %d records", options.place, len(groups), sum(one.hi - one.lo for one in splits))
+        return [RangePartition.of(group) for group in groups] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range, in order, in batches. Python worker, once a task and again when it is retried.
@@ -167,25 +181,18 @@ class StrataReader(DataSourceReader):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from stratamq.pipeline.reader import arrow_batches
+        from stratamq.logstore.types import QueueKey
+        from stratamq.pipeline.origins import RangeReader
 
         if not isinstance(partition, RangePartition):
             raise PipelineError(f"not a partition of this source: {partition}")
         schema = to_arrow_schema(self.spark_schema, timezone="UTC")
-        for topic, queue_id, lo, hi in partition.ranges:
-            batches = arrow_batches(
-                self.options.path,
-                topic,
-                queue_id,
-                lo,
-                hi,
-                self.spark_schema.names,
-                decompress=self.options.decompress,
-                skip_lost=None if self.options.fail_on_data_loss else _log_lost,
-            )
-            for batch in batches:
-                # The same types; Spark also compares whether a column may be null, which is the user's to say.
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        skip_lost = None if self.options.fail_on_data_loss else _log_lost
+        with RangeReader(self.options, self.spark_schema.names, skip_lost) as reader:
+            for (topic, queue_id, lo, hi), segments in zip_longest(partition.ranges, partition.segments):
+                for batch in reader.batches(QueueKey(topic, queue_id), lo, hi, segments):
+                    # The same types; Spark also compares whether a column may be null, which is the user's to say.
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 class PushingReader(StrataReader):
@@ -224,6 +231,11 @@ class OptionallyPushingReader(StrataReader):
     """A reader that takes filters where pushdown is switched on, and works where it is not."""
 
     pushFilters = _WhereAllowed()
+
+
+def _absolute(options: ReadOptions) -> ReadOptions:
+    """A worker of a cluster on this machine has another working directory than the driver."""
+    return dataclasses.replace(options, path=os.path.abspath(options.path)) if options.path else options
 
 
 def _log_lost(lost: Lost) -> None:

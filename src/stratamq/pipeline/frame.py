@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def read_store(
-    spark: SparkSession, path: str | os.PathLike[str], columns: Sequence[str] | None = None, **options: object
+    spark: SparkSession,
+    path: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] | None = None,
+    **options: object,
 ) -> DataFrame:
-    """A DataFrame over the store directory ``path`` that builds only ``columns`` (None: all).
+    """A DataFrame over the store at ``path``, or what the options name, that builds only ``columns`` (None: all).
 
     Spark does not tell a Python source which columns a query uses, and even a count asks for all of them. So name
     them: a query of two narrow columns runs several times as fast, and ``read_store(spark, path,
@@ -25,7 +28,7 @@ def read_store(
 
     Args:
         spark: The session, best one of `pipeline.session.session`, in which filters reach the source.
-        path: The store directory.
+        path: The store directory; None where the options name a broker (``namesrv``) or a tier (``tier``).
         columns: Names of columns, in the order wanted.
         options: Options of the source by their names, such as ``topics="orders"``, ``minPartitions=8``; a mapping is
             written as JSON, True and False as Spark does.
@@ -34,7 +37,8 @@ def read_store(
         PipelineError, ConfigError: An option or a column is not known, or a value not usable.
     """
     texts = {name: _text(name, value) for name, value in options.items()}
-    texts["path"] = os.fspath(path)
+    if path is not None:
+        texts["path"] = os.fspath(path)
     schema = spark_schema(columns if columns is not None else parse_options(texts).columns)
     parse_options(texts)
     return spark.read.format("stratamq").options(**texts).schema(schema).load()

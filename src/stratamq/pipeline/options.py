@@ -17,6 +17,17 @@ from stratamq.units import KiB, MiB
 
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "The store directory (the one that holds commitlog/ and consumequeue/); same as load(path).",
+    "namesrv": "Instead of path: HOST:PORT of a name server, several with semicolons. The broker is then read over the "
+    "network.",
+    "bootstrap": "The same as namesrv.",
+    "broker": "The broker to read, by name: needed where topics lie on several. With tier: whose part of the tier "
+    "(default broker-a, or the broker that is read).",
+    "tier": "Address of the cold tier, as serve --tier has it. With path or namesrv: what they do not have any more is "
+    "read there, as one range of offsets. Alone: the tier alone.",
+    "tierEndpoint": "Address of an object store that is not the vendor's. Keys come from the environment.",
+    "tierRegion": "Region of the bucket.",
+    "groupId": "Name of the consumer group that pulls are made under (default TOOLS_CONSUMER). It has no offsets.",
+    "retrySeconds": "How long a task goes on asking when a broker or name server does not answer (default 60).",
     "topics": "Comma list of topics. Without topics, subscribe and subscribePattern: every topic in the store.",
     "subscribe": "The same as topics, under the name that Kafka's source has.",
     "subscribePattern": "Regular expression that must match a whole topic name.",
@@ -49,6 +60,9 @@ _BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
 BYTES_PER_SPLIT_DEFAULT: Final = 128 * MiB
 BYTES_PER_SPLIT_MIN: Final = 64 * KiB
 PARTITIONS_MAX: Final = 100_000
+GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
+"""A group that every broker knows from the start, RocketMQ's own included."""
+RETRY_SECONDS_DEFAULT: Final = 60
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -60,7 +74,14 @@ Pushdown = Literal["auto", "true", "false"]
 class ReadOptions:
     """Checked options of one read. Offsets are those given; -2 and -1 are resolved when the read is planned."""
 
-    path: str
+    path: str = ""
+    namesrv: tuple[str, ...] = ()
+    broker: str | None = None
+    tier: str = ""
+    tier_endpoint: str = ""
+    tier_region: str = ""
+    group: str = GROUP_DEFAULT
+    retry_seconds: int = RETRY_SECONDS_DEFAULT
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
     queues: frozenset[int] | None = None
@@ -81,6 +102,11 @@ class ReadOptions:
     decompress: bool = True
     pushdown: Pushdown = "auto"
 
+    @property
+    def place(self) -> str:
+        """What is read, for people."""
+        return " and ".join(one for one in (self.path, ";".join(self.namesrv), self.tier) if one)
+
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is to be read."""
         if self.topics is not None:
@@ -97,8 +123,14 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     """
     options = _known(given)
     path = options.get("path", "")
-    if not path:
-        raise PipelineError("the stratamq source needs the option path: the store directory to read")
+    servers = options.get("namesrv", options.get("bootstrap", ""))
+    if not (path or servers or options.get("tier")):
+        raise PipelineError(
+            "the stratamq source needs the option path: the store directory to read; or namesrv: a name server; or tier"
+        )
+    for one, other in (("path", "namesrv"), ("path", "bootstrap"), ("namesrv", "bootstrap")):
+        if one in options and other in options:
+            raise PipelineError(f"the options {one} and {other} exclude each other: give one of them")
     chosen = [name for name in ("topics", "subscribe", "subscribePattern") if name in options]
     if len(chosen) > 1:
         raise PipelineError(f"the options {' and '.join(chosen)} exclude each other: give one of them")
@@ -109,6 +141,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     end, ends = _offsets(options, "endingOffsets", LATEST)
     return ReadOptions(
         path=path.removeprefix("file://") if path.startswith("file:///") else path,
+        namesrv=_addresses(servers),
+        broker=options.get("broker") or None,
+        tier=options.get("tier", ""),
+        tier_endpoint=options.get("tierEndpoint", ""),
+        tier_region=options.get("tierRegion", ""),
+        group=options.get("groupId") or GROUP_DEFAULT,
+        retry_seconds=_whole(options, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, 86_400) or 0,
         topics=None if topics is None else frozenset(_names(topics, "topics")),
         topic_pattern=_pattern(options),
         queues=_queues(options),
@@ -147,6 +186,13 @@ def _names(value: str, option: str) -> list[str]:
     if not all(names):
         raise _bad(option, value, "names separated by commas")
     return names
+
+
+def _addresses(value: str) -> tuple[str, ...]:
+    found = tuple(one.strip() for one in re.split("[;,]", value) if one.strip())
+    if not all(re.fullmatch(r".+:\d{1,5}", one) for one in found):
+        raise _bad("namesrv", value, "HOST:PORT, several with semicolons")
+    return found
 
 
 def _pattern(options: Mapping[str, str]) -> str | None:

@@ -7,51 +7,37 @@ query always reads the same records, and a task that runs twice gives the same r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Final, Protocol
+from contextlib import closing
+from typing import Final
 
 from stratamq.errors import DataLost, PipelineError
-from stratamq.logstore.listing import list_queues
-from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
+from stratamq.logstore.snapshot import QueueRange
 from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.filters import Bounds
 from stratamq.pipeline.options import EARLIEST, LATEST, ReadOptions
-from stratamq.pipeline.reader import QueueSpan, Split, plan_splits
+from stratamq.pipeline.origins import Origin, open_origin
+from stratamq.pipeline.reader import QueueSpan, Split
 
 TASKS_KEPT: Final = 64
 """So many tasks are never joined: enough for the cores of one machine, and for a cluster to share."""
 
 
-class Snapshot(Protocol):
-    """What planning asks of an opened store."""
-
-    def queue(self, topic: str, queue_id: int) -> QueueRange:
-        """The range of one queue."""
-        ...
-
-    def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
-        """Offset of the first record stored at or after a time; the queue's end when there is none."""
-        ...
-
-
 def plan_read(options: ReadOptions, bounds: Bounds | None = None) -> list[Split]:
-    """Open the store, fix all ends, and cut what is to be read into tasks. What `plan_spans` raises, and NotAStore."""
-    path = Path(options.path)
-    with StoreSnapshot.open(path) as snapshot:
-        keys = [key for key, _ in list_queues(str(path))]
-        spans = plan_spans(keys, snapshot, options, bounds or Bounds())
-        return cut_spans(snapshot, spans, options)
+    """Open the place, fix all ends, and cut what is to be read into tasks. What `plan_spans` and opening raise."""
+    with closing(open_origin(options)) as origin:
+        spans = plan_spans(origin.keys(), origin, options, bounds or Bounds())
+        return cut_spans(origin, spans, options)
 
 
-def cut_spans(snapshot: StoreSnapshot, spans: Sequence[QueueSpan], options: ReadOptions) -> list[Split]:
+def cut_spans(origin: Origin, spans: Sequence[QueueSpan], options: ReadOptions) -> list[Split]:
     """Cut spans into splits of ``bytesPerSplit``, and finer until there are ``minPartitions`` of them."""
-    splits = plan_splits(snapshot, spans, bytes_per_split=options.bytes_per_split)
+    splits = origin.splits(spans, bytes_per_split=options.bytes_per_split)
     # A span that is hardly larger than a split stays in one piece at first.
     total, records = sum(split.size_bytes for split in splits), sum(split.hi - split.lo for split in splits)
     wanted = min(options.partitions_min, records)
     size = min(options.bytes_per_split, total // max(1, wanted))
     while len(splits) < wanted and size > 0:
-        splits = plan_splits(snapshot, spans, bytes_per_split=size)
+        splits = origin.splits(spans, bytes_per_split=size)
         size //= 2
     return splits
 
@@ -76,7 +62,7 @@ def group_splits(splits: Sequence[Split], bytes_per_task: int, *, tasks_min: int
     return groups
 
 
-def plan_spans(keys: Iterable[QueueKey], snapshot: Snapshot, options: ReadOptions, bounds: Bounds) -> list[QueueSpan]:
+def plan_spans(keys: Iterable[QueueKey], origin: Origin, options: ReadOptions, bounds: Bounds) -> list[QueueSpan]:
     """The spans that a read covers, in the order of topics, queues and offsets. Empty ones are left out.
 
     Only queues that are asked for are looked into, so damage elsewhere does no harm.
@@ -89,9 +75,9 @@ def plan_spans(keys: Iterable[QueueKey], snapshot: Snapshot, options: ReadOption
     for topic, queue_id in chosen_queues(keys, options):
         if not bounds.wants_queue(topic, queue_id):
             continue
-        queue = snapshot.queue(topic, queue_id)
-        lo, hi = start_offset(snapshot, queue, options), _end(snapshot, queue, options)
-        lo, hi = _within_time(snapshot, queue, bounds, lo, hi)
+        queue = origin.queue(topic, queue_id)
+        lo, hi = start_offset(origin, queue, options), _end(origin, queue, options)
+        lo, hi = _within_time(origin, queue, bounds, lo, hi)
         spans.extend(QueueSpan(topic, queue_id, a, b) for a, b in bounds.ranges(lo, hi))
     return spans
 
@@ -100,7 +86,7 @@ def chosen_queues(keys: Iterable[QueueKey], options: ReadOptions) -> list[QueueK
     """The queues that the options ask for, sorted. Raises PipelineError for names that are not there."""
     there = sorted(keys)
     if options.fail_on_data_loss:
-        _insist(options.topics or (), {key.topic for key in there}, f"{options.path} has no topic", "it has")
+        _insist(options.topics or (), {key.topic for key in there}, f"{options.place} has no topic", "it has")
     of_topics = [key for key in there if options.wants_topic(key.topic)]
     if options.queues is not None and options.fail_on_data_loss and of_topics:
         _insist(options.queues, {key.queue_id for key in of_topics}, "none of the topics has queue", "there are")
@@ -125,7 +111,7 @@ def _insist(asked: Iterable[object], there: Iterable[object], text: str, has: st
         raise PipelineError(f"{text} {', '.join(absent)}; {has} {', '.join(sorted(map(str, there))) or 'none'}")
 
 
-def start_offset(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
+def start_offset(origin: Origin, queue: QueueRange, options: ReadOptions) -> int:
     """Where the options have a queue begin. A time wins over an offset, one of the queue over one of all queues.
 
     Raises:
@@ -133,19 +119,19 @@ def start_offset(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) ->
     """
     at_ms = (options.starting_times or {}).get(queue.topic, {}).get(queue.queue_id)
     if at_ms is not None:
-        return snapshot.offset_by_time(queue.topic, queue.queue_id, at_ms)
+        return origin.offset_by_time(queue.topic, queue.queue_id, at_ms)
     if options.starting_timestamp_ms is not None:
-        return snapshot.offset_by_time(queue.topic, queue.queue_id, options.starting_timestamp_ms)
+        return origin.offset_by_time(queue.topic, queue.queue_id, options.starting_timestamp_ms)
     by_queue = (options.starting_offsets or {}).get(queue.topic, {})
     return _resolve(by_queue.get(queue.queue_id, options.starting_offset), queue, options, "startingOffsets")
 
 
-def _end(snapshot: Snapshot, queue: QueueRange, options: ReadOptions) -> int:
+def _end(origin: Origin, queue: QueueRange, options: ReadOptions) -> int:
     at_ms = (options.ending_times or {}).get(queue.topic, {}).get(queue.queue_id)
     if at_ms is not None:
-        return snapshot.offset_by_time(queue.topic, queue.queue_id, at_ms)
+        return origin.offset_by_time(queue.topic, queue.queue_id, at_ms)
     if options.ending_timestamp_ms is not None:
-        return snapshot.offset_by_time(queue.topic, queue.queue_id, options.ending_timestamp_ms)
+        return origin.offset_by_time(queue.topic, queue.queue_id, options.ending_timestamp_ms)
     by_queue = (options.ending_offsets or {}).get(queue.topic, {})
     return _resolve(by_queue.get(queue.queue_id, options.ending_offset), queue, options, "endingOffsets")
 
@@ -166,10 +152,10 @@ def _resolve(offset: int, queue: QueueRange, options: ReadOptions, option: str) 
     return min(max(offset, queue.min_offset), queue.max_offset)
 
 
-def _within_time(snapshot: Snapshot, queue: QueueRange, bounds: Bounds, lo: int, hi: int) -> tuple[int, int]:
+def _within_time(origin: Origin, queue: QueueRange, bounds: Bounds, lo: int, hi: int) -> tuple[int, int]:
     """Narrow a range by the (already widened) time bounds of filters."""
     if bounds.time_lo_ms is not None:
-        lo = max(lo, snapshot.offset_by_time(queue.topic, queue.queue_id, bounds.time_lo_ms))
+        lo = max(lo, origin.offset_by_time(queue.topic, queue.queue_id, bounds.time_lo_ms))
     if bounds.time_hi_ms is not None:
-        hi = min(hi, snapshot.offset_by_time(queue.topic, queue.queue_id, bounds.time_hi_ms))
+        hi = min(hi, origin.offset_by_time(queue.topic, queue.queue_id, bounds.time_hi_ms))
     return lo, hi

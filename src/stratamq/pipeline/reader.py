@@ -22,11 +22,12 @@ import numpy.typing as npt
 
 from stratamq.errors import CorruptionError, DataLost
 from stratamq.formats.arrow import SCHEMA, UNIT_COLUMNS, LogView, Rows, record_batch, schema_of
+from stratamq.formats.cold_manifest import Segment
 from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES
 from stratamq.formats.vector import Ints, Mask
 from stratamq.logstore import mappings
-from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.light_queues import LMQ_PREFIX
+from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.snapshot import StoreFiles, StoreSnapshot
 from stratamq.units import MiB
 
@@ -50,13 +51,17 @@ class QueueSpan(NamedTuple):
 
 
 class Split(NamedTuple):
-    """One task's work: records ``[lo, hi)`` of one queue, together ``size_bytes`` of the commit log."""
+    """One task's work: records ``[lo, hi)`` of one queue, together ``size_bytes`` of the commit log.
+
+    With ``segments`` they are read from the cold tier: those that hold them, in order.
+    """
 
     topic: str
     queue_id: int
     lo: int
     hi: int
     size_bytes: int
+    segments: tuple[Segment, ...] | None = None
 
 
 class Lost(NamedTuple):

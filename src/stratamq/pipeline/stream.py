@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,11 +23,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stratamq.logstore.listing import list_queues
-from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.datasource import RangePartition, StrataReader
 from stratamq.pipeline.options import ReadOptions
+from stratamq.pipeline.origins import Origin, open_origin
 from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, start_offset
 from stratamq.pipeline.progression import (
     Offsets,
@@ -38,7 +37,7 @@ from stratamq.pipeline.progression import (
     encode_offsets,
     next_end,
 )
-from stratamq.pipeline.reader import QueueSpan, plan_splits
+from stratamq.pipeline.reader import QueueSpan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,10 +60,10 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PipelineError, DataLost: A topic, queue or offset that was asked for is not there.
         """
-        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
-            keys = chosen_queues([key for key, _ in list_queues(self.options.path)], self.options)
+        with closing(open_origin(self.options)) as origin:
+            keys = chosen_queues(origin.keys(), self.options)
             return encode_offsets(
-                {key: start_offset(snapshot, snapshot.queue(key.topic, key.queue_id), self.options) for key in keys}
+                {key: start_offset(origin, origin.queue(key.topic, key.queue_id), self.options) for key in keys}
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -82,8 +81,8 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLost: Records that come next are gone, and ``failOnDataLoss`` is on.
         """
         at = decode_offsets(start)
-        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
-            earliest, latest = self._ends(snapshot)
+        with closing(open_origin(self.options)) as origin:
+            earliest, latest = self._ends(origin)
             at = self._from(at, earliest, latest)
             if self.frozen is not None:
                 latest = {key: min(end, self.frozen[key]) for key, end in latest.items() if key in self.frozen}
@@ -95,7 +94,7 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if size is not None:
                 spans = [QueueSpan(*key, at[key], end) for key, end in latest.items() if end > at[key]]
                 sizes = {}
-                for split in plan_splits(snapshot, spans, bytes_per_split=self.options.bytes_per_split):
+                for split in origin.splits(spans, bytes_per_split=self.options.bytes_per_split):
                     key = QueueKey(split.topic, split.queue_id)
                     sizes[key] = sizes.get(key, 0) + split.size_bytes
         ends = next_end(at, latest, rows_max=rows, sizes=sizes, bytes_max=size)
@@ -103,13 +102,13 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Document:
         """The ends of all queues now, for ``sources[].latestOffset`` of the progress: lag is what lies between."""
-        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
-            return encode_offsets(self._ends(snapshot)[1])
+        with closing(open_origin(self.options)) as origin:
+            return encode_offsets(self._ends(origin)[1])
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends: at what is in the store now."""
-        with StoreSnapshot.open(Path(self.options.path)) as snapshot:
-            self.frozen = self._ends(snapshot)[1]
+        with closing(open_origin(self.options)) as origin:
+            self.frozen = self._ends(origin)[1]
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """The tasks of a batch, which ``end`` alone says; so a batch that is run again is the same.
@@ -119,8 +118,8 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self.options
         ranges = {} if start == end else batch_ranges(end)
-        with StoreSnapshot.open(Path(options.path)) as snapshot:
-            earliest, latest = self._ends(snapshot)
+        with closing(open_origin(options)) as origin:
+            earliest, latest = self._ends(origin)
             if options.fail_on_data_loss:
                 for edge in (0, 1):
                     check_losses({key: both[edge] for key, both in ranges.items()}, earliest, latest)
@@ -130,10 +129,9 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if key in latest
             ]
             spans = [span for span in wanted if span.lo < span.hi]
-            splits = cut_spans(snapshot, spans, options)
+            splits = cut_spans(origin, spans, options)
         groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
-        tasks = [RangePartition((one.topic, one.queue_id, one.lo, one.hi) for one in group) for group in groups]
-        return list(tasks) or [RangePartition(())]
+        return [RangePartition.of(group) for group in groups] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a worker; see `StrataReader.read`."""
@@ -145,13 +143,10 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing to do: no file stays open between calls."""
 
-    def _ends(self, snapshot: StoreSnapshot) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
+    def _ends(self, origin: Origin) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
         """Earliest and next offset of each chosen queue. Topics may be absent by now: the check of losses says so."""
         lenient = dataclasses.replace(self.options, fail_on_data_loss=False, starting_offsets=None, ending_offsets=None)
-        ranges = {
-            key: snapshot.queue(key.topic, key.queue_id)
-            for key in chosen_queues([key for key, _ in list_queues(self.options.path)], lenient)
-        }
+        ranges = {key: origin.queue(key.topic, key.queue_id) for key in chosen_queues(origin.keys(), lenient)}
         return (
             {key: one.min_offset for key, one in ranges.items()},
             {key: one.max_offset for key, one in ranges.items()},

@@ -92,7 +92,7 @@ FOOTERS_MAX: Final = 64
 _footers: Final[dict[str, Any]] = {}
 """By name of the object, which is used once. Threads may find one missing; then they read it again."""
 _I16: Final = struct.Struct(">h")
-_NOT_PARQUET: Final = (pa.ArrowException, OSError, ValueError, TypeError, IndexError, OverflowError, struct.error)
+NOT_PARQUET: Final = (pa.ArrowException, OSError, ValueError, TypeError, IndexError, OverflowError, struct.error)
 """What pyarrow, or putting records together, raises over damaged files."""
 
 
@@ -301,19 +301,31 @@ class _RangeFile(io.RawIOBase):
         return len(data)
 
 
+def open_segment(backend: Backend, segment: Segment) -> pq.ParquetFile:
+    """A Parquet segment to read columns of, in a ``with``. Fetches the footer unless it is known. Blocks.
+
+    Raises CorruptionError. What reading from it raises over damaged files: `NOT_PARQUET`.
+    """
+    try:
+        source = pa.PythonFile(_RangeFile(backend, segment.name, segment.bytes), mode="r")
+        file = pq.ParquetFile(source, metadata=_footers.get(segment.name), pre_buffer=True)
+        _footers[segment.name] = file.metadata
+        while len(_footers) > FOOTERS_MAX:
+            _footers.pop(next(iter(_footers)), None)
+    except NOT_PARQUET as error:
+        raise CorruptionError(segment.name, 0, "Parquet as it was written", str(error)[:200]) from error
+    return file
+
+
 def read_groups(backend: Backend, segment: Segment, index: SegmentIndex, numbers: Sequence[int]) -> list[bytes]:
     """The records of some row groups, each group as one block. Blocks. Raises CorruptionError."""
     try:
-        source = pa.PythonFile(_RangeFile(backend, segment.name, segment.bytes), mode="r")
-        with pq.ParquetFile(source, metadata=_footers.get(segment.name), pre_buffer=True) as file:
-            _footers[segment.name] = file.metadata
-            while len(_footers) > FOOTERS_MAX:
-                _footers.pop(next(iter(_footers)), None)
+        with open_segment(backend, segment) as file:
             found = []
             for number in numbers:
                 table = file.read_row_group(number, columns=list(_REBUILD))
                 found.append(records_of(table))
-    except _NOT_PARQUET as error:
+    except NOT_PARQUET as error:
         raise CorruptionError(segment.name, 0, "Parquet as it was written", str(error)[:200]) from error
     for number, data in zip(numbers, found, strict=True):
         check_block(data, index, number, path=segment.name)

@@ -79,7 +79,7 @@ def test_a_bad_value_is_refused_with_what_is_allowed(option, value):
 
 
 def test_an_unknown_option_is_named_with_those_that_exist():
-    with pytest.raises(PipelineError, match="no option startingOfsets; it knows path, topics") as caught:
+    with pytest.raises(PipelineError, match="no option startingOfsets; it knows path, namesrv") as caught:
         parse_options({"path": "d", "startingOfsets": "latest"})
     assert all(name in str(caught.value) for name in OPTIONS)
 
