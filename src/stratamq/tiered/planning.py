@@ -204,18 +204,20 @@ def purged(before: Manifest, names: Collection[str], writer: Writer, now_ms: int
 # --- joining --------------------------------------------------------------------------------------------------------
 
 
-def plan_join(manifest: Manifest, now_ms: int, policy: TieredConfig, target: str) -> Join | None:
+def plan_join(
+    manifest: Manifest, now_ms: int, policy: TieredConfig, target: str, *, eager: bool = False
+) -> Join | None:
     """The next segments to be joined; None when there are none.
 
     Flat segments of one day that follow each other become one in the ``target`` format when they are large enough
-    together, or when their day is over. Before that many small ones become a larger flat one.
+    together, or when their day is over, or now when ``eager``. Before that many small ones become a larger flat one.
     """
     ceiling = policy.compact_bytes if target == FLAT else policy.compact_bytes_max + 1
     for run in _runs(manifest.segments, policy.compact_bytes_max, ceiling):
         is_last = run[-1] is manifest.segments[-1]
         size = sum(segment.raw_bytes for segment in run)
         day_over = now_ms >= (_day(run[0]) + 1) * DAY_MS + HOUR_MS
-        due = size >= policy.compact_bytes or (day_over and (not is_last or _idle(run, now_ms)))
+        due = eager or size >= policy.compact_bytes or (day_over and (not is_last or _idle(run, now_ms)))
         if due and (target == PARQUET or len(run) > 1):
             return Join(tuple(run), target)
         small = [segment for segment in run if segment.raw_bytes < policy.compact_bytes // 4]
