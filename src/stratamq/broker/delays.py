@@ -188,8 +188,6 @@ class Delays:
             level.offset = offset
             self.is_dirty = True
 
-    def as_json(self) -> dict[str, Any]:
-        """What ``delayOffset.json`` holds."""
     def adopt(self, stored: Any) -> None:
         """Take over how far another broker has come, as `as_json` gives it."""
         table = stored.get("offsetTable") if isinstance(stored, dict) else None
@@ -197,6 +195,8 @@ class Delays:
         for level in self._levels:
             self._advance(level, offsets.get(level.number, level.offset))
 
+    def as_json(self) -> dict[str, Any]:
+        """What ``delayOffset.json`` holds."""
         self.version.counter += self.is_dirty
         offsets = self._kept | {level.number: level.offset for level in self._levels}
         return {"dataVersion": self.version.as_json(), "offsetTable": dict(sorted(offsets.items()))}
