@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from stratamq.errors import PeerUnreachable
 from stratamq.replication.transport import ask
+from tests.interop.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 120.0
@@ -32,28 +32,17 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -
     raise AssertionError(f"{what}: not within {seconds:g} s")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
 class ReplicaGroup:
-    """Members n1, n2, ... of group ``g1``, and a name server."""
+    """Members n1, n2, ... of group ``g1``, and a name server. ``shares_port``: whoever leads listens on one port."""
 
-    def __init__(self, directory: Path, count: int = 3) -> None:
+    def __init__(self, directory: Path, count: int = 3, *, shares_port: bool = False) -> None:
         self.directory = directory
         self.names = [f"n{number}" for number in range(1, count + 1)]
         ports = free_ports(2 * count + 1)
         self.namesrv = f"127.0.0.1:{ports[0]}"
         self.peers = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, ports[1:], strict=False)}
-        self.broker_ports = dict(zip(self.names, ports[1 + count :], strict=True))
+        listens = ports[-1:] * count if shares_port else ports[1 + count :]
+        self.broker_ports = dict(zip(self.names, listens, strict=True))
         self.dial: dict[tuple[str, str], str] = {}
         """(from, to) -> where a member dials another instead of its own address."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

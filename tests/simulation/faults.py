@@ -18,6 +18,8 @@ class Faults:
     partition: float = 0.0
     one_way: float = 0.0
     heal: float = 0.05
+    breaks: float = 0.3
+    """Chance that a crash is seen by another node as a broken connection; a twentieth: that one breaks by itself."""
     crash: float = 0.0
     crash_after_vote: float = 0.0
     crash_after_sync: float = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from stratamq.errors import StoreFull
@@ -147,6 +148,14 @@ class World:
             node.disk.hard = node.disk.saving
         node.disk.saving = None
         node.disk.log.lose_unsynced()
+        for other in self.nodes.values():
+            if other is not node and self.random.random() < self.faults.breaks:
+                self.at(self.random.randint(1, 30), partial(self.lose, other, node.name))
+
+    def lose(self, node: Node, other: str) -> None:
+        """A node sees that a connection has broken."""
+        if self.now >= node.paused_until:
+            self.feed(node, lambda core: core.lost(other))
 
     def _tick(self, node: Node, life: int) -> None:
         if node.life != life:
@@ -336,6 +345,8 @@ class World:
         if len(self.names) > 1 and random.random() < faults.one_way:
             a, b = random.sample(self.names, 2)
             self.cut.add((a, b))
+        if random.random() < faults.breaks / 20:
+            self.lose(self.nodes[random.choice(self.names)], random.choice(self.names))
 
     def _meddle_with_leader(self) -> None:
         random, faults = self.random, self.faults

@@ -104,6 +104,17 @@ class Elections(CoreState):
         self._term_start, self._term_start_end = control.start, control.end
         self._became_leader()
 
+    def lost(self, node: str) -> None:
+        """The connection from a member has broken, most likely with its process: a dead leader is not waited for.
+
+        A false alarm costs nothing: the others, who still hear the leader, refuse the pre-vote.
+        """
+        if self.role is not Role.FOLLOWER or not node or node != self.leader:
+            return
+        self._heard_ms = min(self._heard_ms, self.now_ms - self.times.election_min_ms)
+        soon = self.now_ms + self._random.randint(0, 2 * self.times.heartbeat_ms)
+        self._election_deadline_ms = min(self._election_deadline_ms, soon)
+
     # --- voting ---
 
     def _on_vote_request(self, message: VoteRequest) -> None:

@@ -71,7 +71,7 @@ class MemberNode:
         begin = Member0(node, hard, epochs, configs)
         self.core = RaftCore(begin, self._log, times, Random(secrets.randbits(64)), clock.monotonic_ms())
         self._decided = self.core.commit
-        self.transport = Transport(node, group, peers, self.receive, self.administer)
+        self.transport = Transport(node, group, peers, self.receive, self.administer, self._lost)
         if PEERS_TABLE in self.tables:
             self.transport.learn(self.tables[PEERS_TABLE][1].value)
         self._sync_thread = ThreadPoolExecutor(1, "stratamq-member-sync")
@@ -105,6 +105,9 @@ class MemberNode:
     def receive(self, message: RaftMessage) -> None:
         """A message has come."""
         self._guard(lambda: self.core.receive(message))
+
+    def _lost(self, node: str) -> None:
+        self._guard(lambda: self.core.lost(node))
 
     def changed(self) -> None:
         """Do what there is to do at the end of this turn."""

@@ -27,16 +27,25 @@ Admin = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Transport:
-    """See the module's text. ``receive`` is called with each message, on the loop."""
+    """See the module's text. ``receive`` is called with each message, ``lost`` with who is not heard any more, on the
+    loop."""
 
     def __init__(
-        self, node: str, group: str, addresses: dict[str, str], receive: Callable[[RaftMessage], None], admin: Admin
+        self,
+        node: str,
+        group: str,
+        addresses: dict[str, str],
+        receive: Callable[[RaftMessage], None],
+        admin: Admin,
+        lost: Callable[[str], None] = lambda node: None,
     ) -> None:
         self.addresses = dict(addresses)
         self._node = node
         self._group = group
         self._receive = receive
         self._admin = admin
+        self._lost = lost
+        self._incoming: dict[str, asyncio.StreamReader] = {}
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._accepted: set[asyncio.Task[None]] = set()
@@ -109,8 +118,15 @@ class Transport:
         hello = _json(first)
         if first[0] != wire.HELLO or hello.get("group") != self._group:
             raise RemoteProtocolError(f"a member of group {hello.get('group')!r}, and this is {self._group!r}")
-        while True:
-            self._receive(wire.decode_message(await read_frame(reader)))
+        sender = str(hello.get("node", ""))
+        self._incoming[sender] = reader
+        try:
+            while True:
+                self._receive(wire.decode_message(await read_frame(reader)))
+        finally:
+            if self._incoming.get(sender) is reader:  # and has not connected anew meanwhile
+                del self._incoming[sender]
+                self._lost(sender)
 
     async def close(self) -> None:
         """Close everything."""

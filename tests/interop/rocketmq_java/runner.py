@@ -19,10 +19,8 @@ import fcntl
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -163,24 +161,12 @@ def _compile(sources: Sequence[Path], jars: Path, classes: Path) -> None:
 
 def free_port() -> int:
     """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports()[0]
 
 
 def free_broker_port() -> int:
     """A port whose neighbours -2 (fast listener) and +1 (replication) are free as well."""
-    for _ in range(200):
-        port = random.randint(20_000, 60_000)
-        with contextlib.ExitStack() as stack:
-            try:
-                for offset in (-2, 0, 1):
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port + offset))
-            except OSError:
-                continue
-            return port
-    raise Unavailable("no free ports on the loopback address")
+    return free_ports(offsets=(-2, 0, 1))[0]
 
 
 def jvm_command(*, heap: str, work: Path) -> list[str]:
@@ -472,7 +458,7 @@ class JavaClient:
         """Start a producer.
 
         Options: transaction, vip, retries, compressOver, compressType, maxMessageSize, topicQueues, timeoutMs, tls,
-        namespace, instance.
+        namespace, instance, pollMs (between two questions to the name server).
         """
         self.call("producer.start", id=id, namesrv=namesrv, group=group, **options)
         return id

@@ -196,7 +196,7 @@ public final class Driver {
             producer = new DefaultMQProducer(args.text("group"));
         }
         producer.setNamesrvAddr(args.text("namesrv"));
-        producer.setPollNameServerInterval(REFRESH_MS);
+        producer.setPollNameServerInterval((int) args.number("pollMs", REFRESH_MS));
         producer.setHeartbeatBrokerInterval(REFRESH_MS);
         producer.setInstanceName(args.text("instance", args.text("id")));
         producer.setSendMsgTimeout((int) args.number("timeoutMs", SEND_TIMEOUT_MS));
@@ -475,7 +475,10 @@ public final class Driver {
             .invoke(client(args), args.text("topic"), args.text("handle"));
     }
 
-    /** Decides transactions as the sender said, "now/on check", each of commit, rollback, unknown. */
+    /**
+     * Decides transactions as the sender said, "now/on check", each of commit, rollback, unknown. Another producer of the
+     * group than the sender says on check what the message's property {@code verdict} says.
+     */
     private static final class Halves implements TransactionListener {
         final List<Object> checks = Collections.synchronizedList(new ArrayList<>());
         private final Map<String, String> onCheck = new ConcurrentHashMap<>();
@@ -490,7 +493,8 @@ public final class Driver {
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
             checks.add(Records.describe(message));
-            return state(onCheck.getOrDefault(message.getTransactionId(), "unknown"));
+            String verdict = message.getUserProperty("verdict");
+            return state(onCheck.getOrDefault(message.getTransactionId(), verdict == null ? "unknown" : verdict));
         }
 
         private static LocalTransactionState state(String decision) {
