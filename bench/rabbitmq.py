@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.interop.ports import free_ports
+
 SERVER_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server")
 _START_SECONDS = 60
 _RECEIVE_BYTES = 1 << 18
@@ -31,14 +33,6 @@ def find_server() -> str | None:
     return None
 
 
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def running_node(cpu: int | None = None) -> Iterator[tuple[int, str]]:
     """Start a node; yields (port, version). ``cpu`` pins it to one core."""
@@ -46,7 +40,7 @@ def running_node(cpu: int | None = None) -> Iterator[tuple[int, str]]:
     if script is None:
         raise FileNotFoundError("RabbitMQ is not installed")
     folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-rabbit-"))
-    port, dist_port = free_port(), free_port()
+    port, dist_port = free_ports(2)
     (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = false\n")
     environment = os.environ | {
         "HOME": str(folder),

@@ -7,7 +7,9 @@ deleted topics, a second writer. What the backend really holds is looked at afte
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,19 @@ SETTLE_S = 200
 few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+_folders: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    yield
+    while _folders:
+        shutil.rmtree(_folders.pop())
+
+
 def new_world(**arguments) -> World:
-    folder = tempfile.mkdtemp(prefix="stratamq-tier-")
-    return World(Path(folder), **arguments)
+    _folders.append(tempfile.mkdtemp(prefix="stratamq-tier-"))
+    return World(Path(_folders[-1]), **arguments)
 
 
 def local_of(world: World, key=KEY) -> dict[int, bytes]:

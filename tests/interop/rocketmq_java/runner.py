@@ -31,6 +31,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.interop.ports import free_ports
+
 HERE = Path(__file__).resolve().parent
 
 # The newest releases whose artifacts are all on Maven Central: of 5.3.4 and 5.5.1 only some modules are there.
