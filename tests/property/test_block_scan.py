@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stratamq.formats.java import index_key_hash
-from stratamq.formats.message import SYS_INNER_BATCH, SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
+from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
 from stratamq.logstore.block_scan import scan_blocks
 from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels, index_keys, unit_tags_code
 from stratamq.logstore.scan import Walk
@@ -38,7 +38,7 @@ def rows_of_walk(walk):
             record.queue_offset,
             record.store_timestamp,
             unit_tags_code(record.topic, record.properties, record.store_timestamp, LEVELS),
-            record.is_queued and not record.sys_flag & SYS_INNER_BATCH,
+            record.is_queued,
             (record.topic, record.queue_id),
             []
             if record.sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK

@@ -18,7 +18,6 @@ from stratamq.formats import java, vector
 from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.formats.message import (
     SYS_TRANSACTION_MASK,
-    SYS_INNER_BATCH,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
@@ -133,7 +132,6 @@ def _block_of(
     found = split_properties(*clean_utf8(data, offsets))
     state = heads["sys_flag"] & SYS_TRANSACTION_MASK
     is_queued = (state & SYS_TRANSACTION_PREPARED) == 0
-    is_queued &= (heads["sys_flag"] & SYS_INNER_BATCH) == 0
     prefixes = np.array([java.hash_units(java.utf16_units(topic + "#")) for topic, _ in queues], dtype=np.uint32)
     key_rows, key_hashes = index_keys(found, prefixes[numbers])
     wanted = state[key_rows] != SYS_TRANSACTION_ROLLBACK

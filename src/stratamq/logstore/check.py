@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from stratamq.errors import StoreError
 from stratamq.logstore import check_meta, layout, listing
+from stratamq.logstore.check_batches import check_batches, check_light_queues
 from stratamq.logstore.check_index import IndexPass
 from stratamq.logstore.check_log import LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import REBUILD, QueuePass
@@ -139,6 +140,8 @@ def finish_check(
     check_meta.check_end(snapshot, findings, log_pass.newest_store_timestamp)
     check_meta.check_checkpoint(snapshot, findings, log_pass.newest_store_timestamp)
     check_meta.check_group_offsets(snapshot, findings, config, _readable_queues(snapshot))
+    check_batches(snapshot, findings, settled_of(snapshot))
+    check_light_queues(snapshot, findings)
     report_rest(snapshot, findings, log_pass, index_pass)
     log_total = max(0, snapshot.max_physical_offset - snapshot.min_physical_offset)
     return _report(snapshot, findings, log_pass, queue_pass, index_pass, log_total)
@@ -164,8 +167,11 @@ def report_absent_queues(
     snapshot: StoreSnapshot, findings: Findings, names: QueueNames, queue_pass: QueuePass, topics: set[str] | None
 ) -> None:
     """Report queues that have records and no directory."""
+    batches = {key.topic for key, _ in listing.list_batch_queues(str(snapshot.path))}
     for number, count in queue_pass.absent.items():
         key = names.keys[number]
+        if key.topic in batches:
+            continue
         path = str(snapshot.path / layout.CONSUME_QUEUE / key.topic / str(key.queue_id))
         found = f"no directory, but {count} records in the log"
         if topics is not None and key.topic in topics:
@@ -185,9 +191,6 @@ def report_rest(snapshot: StoreSnapshot, findings: Findings, log_pass: LogPass, 
     if not index_pass.files and log_pass.record_count:
         advice = "lookups by key find nothing; as it should be where messageIndexEnable is false"
         findings.warn("index-absent", f"{path}/{layout.INDEX}", 0, "index files", "none", advice)
-    if (snapshot.path / layout.BATCH_CONSUME_QUEUE).is_dir():
-        advice = "batch consume queues are not checked"
-        findings.inform("not-checked", f"{path}/{layout.BATCH_CONSUME_QUEUE}", 0, "", "", advice)
 
 
 def _readable_queues(snapshot: StoreSnapshot) -> list[QueueRange]:

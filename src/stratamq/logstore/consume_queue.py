@@ -204,6 +204,10 @@ class ConsumeQueue:
         data = self.read_units(offset, 1)
         return decode_unit(data) if len(data) == UNIT_BYTES else None
 
+    def last_unit_of(self, base: int) -> Unit | None:
+        """The last unit of the file that begins at stream byte ``base``, which must be full."""
+        return self.unit((base + self.file_bytes) // UNIT_BYTES - 1)
+
     def first_offset_where(self, holds: Callable[[Unit], bool], start: int, end: int) -> int:
         """The first offset in [start, end) whose unit fulfils ``holds``, else ``end``; the units are ordered by it.
 

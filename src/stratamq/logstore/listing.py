@@ -136,7 +136,15 @@ def infer_file_bytes(files: Sequence[StreamFile]) -> int:
 
 def list_queues(root: str, topics: Iterable[str] | None = None) -> list[tuple[QueueKey, str]]:
     """Every queue (of some topics) that has a directory, and that directory, sorted. What is no queue is left out."""
-    top = os.path.join(root, layout.CONSUME_QUEUE)
+    return _queues_below(os.path.join(root, layout.CONSUME_QUEUE), topics)
+
+
+def list_batch_queues(root: str, topics: Iterable[str] | None = None) -> list[tuple[QueueKey, str]]:
+    """Every queue of batches (of some topics) that has a directory, and that directory, sorted."""
+    return _queues_below(os.path.join(root, layout.BATCH_CONSUME_QUEUE), topics)
+
+
+def _queues_below(top: str, topics: Iterable[str] | None) -> list[tuple[QueueKey, str]]:
     names = _names(top) if topics is None else sorted(set(topics))
     found: list[tuple[QueueKey, str]] = []
     for topic in names:

@@ -7,31 +7,54 @@ writes. What a crash takes is made again from the log.
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from stratamq.errors import StrayFile
 from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
+from stratamq.formats.batch_consume_queue import BATCH_UNIT_BYTES
 from stratamq.logstore import layout
+from stratamq.logstore.batch_queue import BatchConsumeQueue
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.consume_queue import QUEUE_DIRECTORY, ConsumeQueue
 from stratamq.logstore.light_queues import LMQ_PREFIX, is_light_name
 from stratamq.logstore.types import Arrival, QueueKey
 
+BATCH_FILE_BYTES: Final = 13_800_000
+"""Length of a file of a queue of batches where no setting says another."""
 SYNC_FILES_MAX: Final = 256
 """Consume-queue files synced in one round, so that a round takes a bounded time with ten thousand queues."""
+
+
+_logger = logging.getLogger(__name__)
 
 
 class QueueTable(dict[tuple[str, int], ConsumeQueue]):
     """Consume queues by (topic, queue id)."""
 
-    def __init__(self, fs: FileSystem, directory: str, file_bytes: int, handles: HandleCache) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        file_bytes: int,
+        handles: HandleCache,
+        *,
+        batch_file_bytes: int = BATCH_FILE_BYTES,
+        batch_topics: Iterable[str] = (),
+    ) -> None:
         super().__init__()
         self.directory = directory
         self.file_bytes = file_bytes
+        self.batch_directory = os.path.join(os.path.dirname(directory), layout.BATCH_CONSUME_QUEUE)
+        self.batch_file_bytes = batch_file_bytes
+        self.batch_topics = set(batch_topics)
+        """Topics whose queues are made as queues of batches."""
         self._fs = fs
         self._handles = handles
         self.plain: dict[tuple[str, int], ConsumeQueue] = {}
@@ -52,21 +75,77 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         """Find the queues on disk; their ends are not looked for yet. Raises StrayFile, BadLength."""
         if self._fs.stat(self.directory) is None:
             self._fs.make_directory(self.directory)
-        for topic in self._fs.list(self.directory):
+        self._fit_batch_files()
+        batches = list(self._listed(self.batch_directory, self.batch_file_bytes, "mapperFileSizeBatchConsumeQueue"))
+        plain = list(self._listed(self.directory, self.file_bytes, "mappedFileSizeConsumeQueue"))
+        plain_topics = {key.topic for key, bases in plain if bases}
+        for key, bases in batches:
+            if bases and key.topic in plain_topics:
+                path = os.path.join(self.batch_directory, key.topic)
+                other = os.path.join(self.directory, key.topic)
+                raise StrayFile(path, f"the topic's queues lie at {other} too; move away those that are not its type's")
+            if bases:
+                self.batch_topics.add(key.topic)
+        self.batch_topics -= plain_topics
+        for key, bases in (*plain, *batches):
+            if bases or (key not in self and key.topic not in self.batch_topics):
+                self._add(key, bases)
+
+    def _fit_batch_files(self) -> None:
+        """Files of batches that are there say how long such files are, whatever the setting: it is often forgotten."""
+        lengths = Counter(
+            found.size
+            for path in self._paths_below(self.batch_directory, 3)
+            if (found := self._fs.stat(path)) is not None and not found.is_directory
+        )
+        fitting = [size for size in lengths if size and size % BATCH_UNIT_BYTES == 0]
+        if len(fitting) == 1 and fitting[0] != self.batch_file_bytes:
+            _logger.warning(
+                "files in %s have %d bytes, and keep that length; mapperFileSizeBatchConsumeQueue says %d",
+                self.batch_directory,
+                fitting[0],
+                self.batch_file_bytes,
+            )
+            self.batch_file_bytes = fitting[0]
+
+    def _paths_below(self, directory: str, depth: int) -> list[str]:
+        found = self._fs.stat(directory)
+        if not depth or found is None or not found.is_directory:
+            return [directory] if found is not None and not depth else []
+        names = self._fs.list(directory)
+        return [path for name in names for path in self._paths_below(os.path.join(directory, name), depth - 1)]
+
+    def _listed(self, directory: str, file_bytes: int, setting: str) -> Iterator[tuple[QueueKey, list[int]]]:
+        """The queues that have a directory below ``directory``, and the bases of their files."""
+        if self._fs.stat(directory) is None:
+            return
+        for topic in self._fs.list(directory):
             if not layout.is_topic_name(topic) and not is_light_name(topic):
                 continue
-            topic_directory = os.path.join(self.directory, topic)
+            topic_directory = os.path.join(directory, topic)
             found = self._fs.stat(topic_directory)
             if found is None or not found.is_directory:
                 continue
             for name in self._fs.list(topic_directory):
-                if QUEUE_DIRECTORY.match(name) is None:
-                    continue
-                path = os.path.join(topic_directory, name)
-                bases = layout.list_stream_files(
-                    self._fs, path, self.file_bytes, setting="mappedFileSizeConsumeQueue", derived=True
-                )
-                self._add(QueueKey(topic, int(name)), bases)
+                if QUEUE_DIRECTORY.match(name) is not None:
+                    path = os.path.join(topic_directory, name)
+                    bases = layout.list_stream_files(self._fs, path, file_bytes, setting=setting, derived=True)
+                    yield QueueKey(topic, int(name)), bases
+
+    def set_kind(self, topic: str, *, is_batch: bool) -> bool:
+        """Say whether the queues of a topic are queues of batches; False when it has queues of the other kind."""
+        if (topic in self.batch_topics) == is_batch:
+            return True
+        there = [queue for queue in self.values() if queue.key.topic == topic]
+        if any(queue.bases or queue.next_offset or queue.batch_start >= 0 for queue in there):
+            return False
+        for queue in there:
+            self.remove(queue)
+        if is_batch:
+            self.batch_topics.add(topic)
+        else:
+            self.batch_topics.discard(topic)
+        return True
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made in memory when it is new. The caller has checked the topic's name."""
@@ -74,10 +153,17 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         return queue if queue is not None else self._add(QueueKey(topic, queue_id), [])
 
     def _add(self, key: QueueKey, bases: list[int]) -> ConsumeQueue:
-        directory = os.path.join(self.directory, key.topic, str(key.queue_id))
-        queue = ConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
-        self[key] = self.plain[key] = queue
-        self.light_count += key.topic.startswith(LMQ_PREFIX)
+        queue: ConsumeQueue
+        names = (key.topic, str(key.queue_id))
+        if key.topic in self.batch_topics:
+            directory = os.path.join(self.batch_directory, *names)
+            queue = BatchConsumeQueue(key, directory, self.batch_file_bytes, bases, self._fs, self._handles)
+        else:
+            directory = os.path.join(self.directory, *names)
+            queue = ConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
+            self.plain[key] = queue
+            self.light_count += key.topic.startswith(LMQ_PREFIX)
+        self[key] = queue
         self._unsettled.append(queue)
         return queue
 
@@ -90,7 +176,8 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             self.waiting_units += len(codes)
             if queue not in waiting:
                 waiting[queue] = (start, store_timestamp)
-            arrivals.append(Arrival(queue.key, queue.next_offset, codes))
+            # The tags of a batch are those of its messages: whoever waits looks for himself.
+            arrivals.append(Arrival(queue.key, queue.next_offset, () if queue.is_batch else codes))
         return arrivals
 
     def oldest_waiting(self, queues_max: int) -> list[ConsumeQueue]:
@@ -135,8 +222,11 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
     def _note_created(self, queue: ConsumeQueue, files_before: int) -> None:
         self._new_directories[queue.directory] = None
         if not files_before:
-            self._new_directories[os.path.dirname(queue.directory)] = None
-            self._new_directories[self.directory] = None
+            topic_directory = os.path.dirname(queue.directory)
+            self._new_directories[topic_directory] = None
+            self._new_directories[os.path.dirname(topic_directory)] = None
+            if queue.is_batch:
+                self._new_directories[os.path.dirname(self.batch_directory)] = None
 
     def note_changed(self, queue: ConsumeQueue) -> None:
         """Recovery changed the files of ``queue`` in another way than by `write`: they must be synced too."""

@@ -6,6 +6,8 @@ import os
 
 from stratamq.config import FlushMode
 from stratamq.formats.consume_queue import Unit
+from stratamq.logstore.batch_queue import BatchConsumeQueue
+from stratamq.logstore.batch_read import read_batches
 from stratamq.logstore.filtered_read import read_matching
 from stratamq.logstore.queries import QUERY_MAX, find_by_key, record_view
 from stratamq.logstore.reader import ReadLimits, offset_by_time, read_queue, store_timestamp_at
@@ -47,9 +49,21 @@ class ReadableStore:
 
         Raises CorruptionError when the next record is damaged. Cost: about 10 us and 0.4 us a message.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._queues.plain.get((topic, queue_id))
         if queue is None:
-            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            batches = self._queues.get((topic, queue_id))
+            if not isinstance(batches, BatchConsumeQueue):
+                return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return read_batches(
+                self._log,
+                batches,
+                offset,
+                max_messages,
+                max_bytes=max_bytes,
+                tags_codes=tags_codes,
+                matching=matching,
+                limits=self._limits,
+            )
         if matching is not None:
             return read_matching(self._log, queue, offset, max_messages, matching, max_bytes, self._limits)
         return read_queue(
@@ -73,10 +87,16 @@ class ReadableStore:
         return 0 if queue is None else queue.visible_offset
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
-        """Up to ``count`` units of a queue from ``offset`` on, no further than consumers may read; empty beyond it."""
+        """Up to ``count`` units of a queue from ``offset`` on, no further than consumers may read; empty beyond it.
+
+        Of a queue of batches one unit is one record, the first the one that holds ``offset``.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None or offset < queue.min_offset:
             return []
+        if isinstance(queue, BatchConsumeQueue):
+            units = queue.batch_units(offset, count)
+            return [unit.plain for unit in units if unit.base_offset < queue.visible_offset]
         end = min(offset + count, queue.visible_offset)
         found = [queue.unit(at) for at in range(offset, end)]
         return [unit for unit in found if unit is not None]

@@ -38,6 +38,7 @@ from stratamq.logstore.deletions import Deletions
 from stratamq.logstore.index import Index
 from stratamq.logstore.log_paths import list_log_files, prepare_paths
 from stratamq.logstore.queue_table import QueueTable, name_print
+from stratamq.logstore.queue_types import batch_topics
 from stratamq.logstore.reader import store_timestamp_in
 from stratamq.logstore.redispatch import Parts, Plan, RecoveryReport, Redispatcher
 from stratamq.logstore.scan import Scanned, Stop, Walk, corruption, first_store_timestamp, next_good_record
@@ -74,7 +75,14 @@ def load_parts(
     paths = prepare_paths(fs, path, config)
     log = CommitLog(fs, paths, config.commit_log_file_bytes, list_log_files(fs, paths, config.commit_log_file_bytes))
     queue_directory = os.path.join(path, layout.CONSUME_QUEUE)
-    queues = QueueTable(fs, queue_directory, config.consume_queue_file_bytes_rounded, handles)
+    queues = QueueTable(
+        fs,
+        queue_directory,
+        config.consume_queue_file_bytes_rounded,
+        handles,
+        batch_file_bytes=config.batch_consume_queue_file_bytes_rounded,
+        batch_topics=batch_topics(path, filesystem=fs),
+    )
     queues.load()
     index: Index | None = None
     if config.index_enabled:

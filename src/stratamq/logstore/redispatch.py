@@ -7,7 +7,6 @@ with its queue marks the queue as broken; recovery then rebuilds it from the old
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -16,10 +15,11 @@ import numpy as np
 from stratamq.config import StoreConfig
 from stratamq.errors import MisplacedRecord
 from stratamq.files.filesystem import FileSystem
+from stratamq.formats.batch_consume_queue import inner_span
 from stratamq.formats.consume_queue import UNIT_DTYPE
 from stratamq.formats.message import QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_INNER_BATCH
+from stratamq.formats.properties import INNER_BASE
 from stratamq.formats.vector import Ints
-from stratamq.logstore import layout
 from stratamq.logstore.batch import IndexRow
 from stratamq.logstore.block_scan import Block
 from stratamq.logstore.commit_log import CommitLog
@@ -101,7 +101,6 @@ class Redispatcher:
         self._only = only
         self._touched: dict[ConsumeQueue, None] = {}
         self._rows: list[IndexRow] = []
-        self._other_topics = _batch_queue_topics(parts)
         self._gives_out = parts.config.dispatches_to_light_queues
         self.broken: dict[ConsumeQueue, None] = {}
         """Queues that do not fit the log and must be rebuilt."""
@@ -109,7 +108,7 @@ class Redispatcher:
     def add(self, scanned: Scanned) -> None:
         self._result.records += 1
         self._result.last_store_timestamp = scanned.store_timestamp
-        if scanned.is_queued and not scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._other_topics:
+        if scanned.is_queued:
             self._put(scanned)
         if self._is_indexed(scanned):
             self._rows.append(scanned.index_row)
@@ -121,18 +120,29 @@ class Redispatcher:
         topic, properties, physical_offset = scanned.topic, scanned.properties, scanned.physical_offset
         code = unit_tags_code(topic, properties, scanned.store_timestamp, self._parts.delay_levels)
         unit = _Unit(physical_offset, scanned.size, code, scanned.store_timestamp, scanned.queue_offset)
-        self._place(topic, scanned.queue_id, unit)
+        if scanned.sys_flag & SYS_INNER_BATCH:
+            self._learn_batches(topic)
+        self._place(topic, scanned.queue_id, unit, properties)
         if self._gives_out:
             for name, offset in light_units(topic, properties):
                 self._place(name, LIGHT_QUEUE_ID, unit._replace(offset=offset))
 
-    def _place(self, topic: str, queue_id: int, unit: _Unit) -> None:
+    def _learn_batches(self, topic: str) -> None:
+        """An inner batch is only taken by a topic of batches, even where nothing else is left that says so."""
+        queues = self._parts.queues
+        if topic not in queues.batch_topics:
+            queues.set_kind(topic, is_batch=True)
+
+    def _place(self, topic: str, queue_id: int, unit: _Unit, properties: str = "") -> None:
         """Put one unit into its queue, unless it is there, or the topic was deleted since."""
         if unit.physical_offset < self._parts.deletions.mark(topic):
             return
         queue = self._parts.queues.open(topic, queue_id)
         if queue in self.broken or (self._only is not None and queue not in self._only):
             return
+        if queue.is_batch:
+            base, messages = inner_span(properties, unit.offset)
+            unit = unit._replace(offset=base, messages=messages)
         if unit.physical_offset + unit.size > queue.max_physical_offset:
             self._dispatch(queue, unit)
         elif unit.offset < queue.first_offset:
@@ -201,13 +211,16 @@ class Redispatcher:
         self._result.last_store_timestamp = int(block.store_timestamps[-1])
         order = np.argsort(block.queue_numbers, kind="stable")
         bounds = np.searchsorted(block.queue_numbers[order], np.arange(len(block.queues) + 1)).tolist()
-        singly: list[tuple[int, str]] = []
+        batch_topics, singly = self._parts.queues.batch_topics, set[int]()
+        for row, text in block.inner:
+            if INNER_BASE in text and block.is_queued[row]:
+                self._learn_batches(block.queues[int(block.queue_numbers[row])][0])
         for number, (topic, queue_id) in enumerate(block.queues):
             rows = order[bounds[number] : bounds[number + 1]]
             rows = rows[block.is_queued[rows] & (block.physical_offsets[rows] >= self._parts.deletions.mark(topic))]
-            if rows.size and topic.startswith(LMQ_PREFIX):
-                singly += [(row, "") for row in rows.tolist()]
-            elif rows.size and topic not in self._other_topics:
+            if topic in batch_topics or topic.startswith(LMQ_PREFIX):
+                singly.update(rows.tolist())
+            elif rows.size:
                 queue = self._parts.queues.open(topic, queue_id)
                 if queue not in self.broken and (self._only is None or queue in self._only):
                     self._add_rows(queue, block, rows)
@@ -222,13 +235,15 @@ class Redispatcher:
                 block.key_hashes[wanted], block.physical_offsets[rows], block.store_timestamps[rows], block.end
             )
 
-    def _add_singly(self, block: Block, own: list[tuple[int, str]]) -> None:
-        """Units of light queues, and of records sent to one as to a topic, in the order of the records.
+    def _add_singly(self, block: Block, own: set[int]) -> None:
+        """Units of light queues, of records sent to one as to a topic, and of batches, in the order of the records.
 
         ``own`` names the rows whose own queue is still to get its unit.
         """
-        given = [entry for entry in block.inner if self._gives_out and block.is_queued[entry[0]]]
-        for row, properties in sorted(own + given, key=lambda entry: entry[0]):
+        texts = dict(block.inner)
+        given = {row for row in texts if self._gives_out and block.is_queued[row]}
+        for row in sorted(own | given):
+            properties = texts.get(row, "")
             topic, queue_id = block.queues[int(block.queue_numbers[row])]
             unit = _Unit(
                 int(block.physical_offsets[row]),
@@ -237,9 +252,9 @@ class Redispatcher:
                 int(block.store_timestamps[row]),
                 int(block.queue_offsets[row]),
             )
-            if not properties:
-                self._place(topic, queue_id, unit)
-            for name, offset in light_units(topic, properties):
+            if row in own:
+                self._place(topic, queue_id, unit, properties)
+            for name, offset in light_units(topic, properties) if row in given else ():
                 self._place(name, LIGHT_QUEUE_ID, unit._replace(offset=offset))
 
     def _add_rows(self, queue: ConsumeQueue, block: Block, rows: Ints) -> None:
@@ -285,9 +300,3 @@ class Redispatcher:
 
     def _write(self, queues: list[ConsumeQueue]) -> None:
         self._parts.queues.write(queues, self._plan.start, self._result.last_store_timestamp)
-
-
-def _batch_queue_topics(parts: Parts) -> frozenset[str]:
-    """Topics whose queues RocketMQ keeps in another form, which is left alone."""
-    directory = os.path.join(parts.directory, layout.BATCH_CONSUME_QUEUE)
-    return frozenset(parts.fs.list(directory)) if parts.fs.stat(directory) is not None else frozenset()

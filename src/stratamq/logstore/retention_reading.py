@@ -10,6 +10,7 @@ import numpy as np
 from stratamq.files.filesystem import FileSystem
 from stratamq.formats.consume_queue import UNIT_BYTES, UNIT_DTYPE
 from stratamq.formats.message import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from stratamq.logstore.batch_queue import BatchConsumeQueue
 from stratamq.logstore.commit_log import CommitLog
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.queue_table import QueueTable
@@ -86,6 +87,14 @@ class LiveQueues:
         while at < end_offset:
             data = queue.read_units(at, end_offset - at)
             count = len(data) // UNIT_BYTES
+            if isinstance(queue, BatchConsumeQueue):
+                units = queue.batch_units(at, end_offset - at)
+                units = [unit for unit in units if unit.base_offset < end_offset]
+                size += sum(unit.size for unit in units)
+                at = max([at, *(unit.end_offset for unit in units)])
+                if not units:
+                    break
+                continue
             if not count:
                 break
             size += int(np.frombuffer(data, UNIT_DTYPE, count)["size"].sum(dtype=np.int64))

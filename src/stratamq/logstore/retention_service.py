@@ -243,7 +243,7 @@ class RetentionService:
     def _bytes(self) -> int:
         if self.policy.replicas_per_disk == 1:
             return 0
-        queues = sum(len(queue.bases) for queue in self._queues.values()) * self._queues.file_bytes
+        queues = sum(len(queue.bases) * queue.file_bytes for queue in self._queues.values())
         files = [] if self._index is None else [self._fs.stat(file.path) for file in self._index.files]
         return len(self._log.bases) * self._log.file_bytes + queues + sum(stat.size for stat in files if stat)
 
@@ -360,7 +360,7 @@ class RetentionService:
         """The queue's files, with the last unit of those that may go."""
         found = []
         for base in queue.bases:
-            last = queue.unit((base + queue.file_bytes) // 20 - 1) if base != queue.bases[-1] else None
+            last = queue.last_unit_of(base) if base != queue.bases[-1] else None
             where = last.physical_offset if last is not None and last.is_valid else None
             found.append(QueueFile(base, queue.path_of(base), where))
             if where is None or where >= low:

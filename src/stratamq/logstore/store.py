@@ -355,7 +355,7 @@ class LogStore(ReadableStore):
         self._sync_work(token.work)
 
     def _sync_work(self, work: SyncWork) -> None:
-        failed = carry_out(self._fs, work, derived=self._queues.directory)
+        failed = carry_out(self._fs, work, derived=(self._queues.directory, self._queues.batch_directory))
         if failed is not None:
             raise self._fail("sync", failed.path, failed.error) from failed.error
 
@@ -419,11 +419,23 @@ class LogStore(ReadableStore):
                 following = self._queues.remove(queue)
                 if following is not None:
                     self._batch.replace(queue, following)
+            if not any(queue.key.topic == topic for queue in self._queues.values()):
+                self._queues.batch_topics.discard(topic)
             for folder in folders:
                 remove_folder(self._fs, folder)
         except OSError as error:
             raise self._fail("remove", folders[0], error) from error
         _logger.info("the queues of topic %s are deleted: %d of them", topic, len(doomed))
+
+    def set_queue_type(self, topic: str, *, is_batch: bool) -> None:
+        """Say whether a topic has queues of batches (``queue.type=BatchCQ``), before its first message.
+
+        What a topic has messages of stays as it is: a change is refused with an entry in the log. Costs nothing when
+        it is known already. Raises OSError.
+        """
+        if not self._queues.set_kind(topic, is_batch=is_batch):
+            kind = "of single messages" if is_batch else "of batches"
+            _logger.error("topic %s has queues %s with messages in them, and keeps them", topic, kind)
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratamq.files.filesystem import FileSystem
@@ -16,12 +17,12 @@ class SyncFailure(NamedTuple):
     error: OSError
 
 
-def carry_out(fs: FileSystem, work: SyncWork, *, derived: str) -> SyncFailure | None:
+def carry_out(fs: FileSystem, work: SyncWork, *, derived: Sequence[str]) -> SyncFailure | None:
     """Bring files, then directories to the disk. Blocks. Returns the first failure, behind which nothing was synced.
 
-    A file that is gone needs no sync; nor does a directory below ``derived``, which went with a deleted topic.
+    A file that is gone needs no sync; nor does a directory below one of ``derived``, which went with a deleted topic.
     """
-    path = derived
+    path = derived[0]
     try:
         for path in work.paths:
             try:
@@ -36,7 +37,7 @@ def carry_out(fs: FileSystem, work: SyncWork, *, derived: str) -> SyncFailure | 
             try:
                 fs.sync_directory(path)
             except FileNotFoundError:
-                if not path.startswith(derived + os.sep):
+                if not path.startswith(tuple(folder + os.sep for folder in derived)):
                     raise
     except OSError as error:
         return SyncFailure(path, error)

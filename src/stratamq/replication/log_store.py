@@ -14,8 +14,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stratamq.errors import CorruptionError, StoreFailed, StoreFull
-from stratamq.formats.consume_queue import PREFILL_UNIT
-from stratamq.formats.message import BLANK_BYTES, MAGIC_BLANK, RECORD_BYTES_MIN, SIZE_AND_MAGIC, check_record
+from stratamq.formats.batch_consume_queue import inner_span
+from stratamq.formats.message import (
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    SYS_INNER_BATCH,
+    check_record,
+)
 from stratamq.logstore.commit_log import Segment
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.dispatch import unit_tags_code
@@ -159,19 +166,24 @@ class MemberStore(LogStore):
     def _dispatch(self, scanned: Scanned) -> None:
         batch = self._batch
         if scanned.is_queued:
+            if scanned.sys_flag & SYS_INNER_BATCH and scanned.topic not in self._queues.batch_topics:
+                self._queues.set_kind(scanned.topic, is_batch=True)
             queue = self._queues.open(scanned.topic, scanned.queue_id)
-            if queue.next_offset != scanned.queue_offset:
-                self._align(queue, scanned)
+            base, messages = scanned.queue_offset, 1
+            if queue.is_batch:
+                base, messages = inner_span(scanned.properties, base)
+            if queue.next_offset != base:
+                self._align(queue, scanned._replace(queue_offset=base))
             code = unit_tags_code(scanned.topic, scanned.properties, scanned.store_timestamp, batch.delay_levels)
-            self._add_unit(queue, scanned, code, scanned.queue_offset)
+            self._add_unit(queue, scanned, code, base, messages)
             if batch.dispatches_to_light_queues:
                 self._give_out(scanned, code)
         if batch.index_enabled:
             batch.index_rows.append(scanned.index_row)
 
-    def _add_unit(self, queue: ConsumeQueue, scanned: Scanned, code: int, offset: int) -> None:
+    def _add_unit(self, queue: ConsumeQueue, scanned: Scanned, code: int, offset: int, messages: int) -> None:
         self._batch.touch(queue)
-        queue.add_unit(scanned.physical_offset, scanned.size, code, scanned.store_timestamp, offset, 1)
+        queue.add_unit(scanned.physical_offset, scanned.size, code, scanned.store_timestamp, offset, messages)
         queue.codes.append(code)
 
     def _give_out(self, scanned: Scanned, code: int) -> None:
@@ -180,7 +192,7 @@ class MemberStore(LogStore):
             queue = self._queues.open(name, LIGHT_QUEUE_ID)
             if queue.next_offset != offset:
                 self._align(queue, scanned._replace(topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=offset))
-            self._add_unit(queue, scanned, code, offset)
+            self._add_unit(queue, scanned, code, offset, 1)
 
     def _align(self, queue: ConsumeQueue, scanned: Scanned) -> None:
         """The leader's queue goes on elsewhere: it is new here, or the topic was deleted and made again there."""
@@ -192,9 +204,8 @@ class MemberStore(LogStore):
         elif offset < queue.next_offset:
             queue.rewind(offset)
             self._queues.note_changed(queue)
-        elif offset - queue.next_offset <= self._log.end // RECORD_BYTES_MIN:
-            queue.pending += PREFILL_UNIT * (offset - queue.next_offset)
-            queue.next_offset = offset
+        elif offset - queue.next_offset <= self._log.end // RECORD_BYTES_MIN * queue.unit_messages_max:
+            queue.skip_to(offset)
         else:
             raise BadFrame(self.directory, scanned.physical_offset, f"queue offset {queue.next_offset}", offset)
 

@@ -82,7 +82,8 @@ class LogQueues:
         self._confirmed = confirmed
 
     def keys(self) -> Iterable[Key]:
-        return [queue.key for queue in self._queues.values() if queue.bases or queue.next_offset]
+        """Queues that may be copied: those of batches stay in the log alone."""
+        return [q.key for q in self._queues.values() if (q.bases or q.next_offset) and not q.is_batch]
 
     def start(self, key: Key) -> int:
         queue = self._queues.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from stratamq.config import StoreConfig
 from stratamq.logstore.store import LogStore
 from tests.golden.archives import unpack_store
-from tests.unit.logstore.stores import FOREVER, open_store, read_all, records_of
+from tests.unit.logstore.stores import FOREVER, open_store, put, read_all, records_of
+from tests.unit.logstore.test_batch_queues import batch
+from tests.unit.logstore.test_batch_queues import read as read_batches
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 STORES = ["rocketmq-5.3-clean", "rocketmq-5.3-killed", "rocketmq-5.5-clean"]
@@ -125,8 +128,45 @@ def test_a_store_with_other_kinds_of_queues_opens(tmp_path):
     golden = Golden("rocketmq-5.3-special", tmp_path)
     before = golden.files("batchconsumequeue")
     store = golden.open()
-    assert store.queues()
-    for key in store.queues():
-        read_all(store, *key)
+    check_special(store)
     store.close()
     assert golden.files("batchconsumequeue") == before
+
+
+def check_special(store):
+    for key in store.queues():
+        if key.topic != "InnerBatches":
+            assert read_all(store, *key)
+    inner = [f"inner {number}".encode() for number in (*range(3), *range(5))]
+    assert read_batches(store, "InnerBatches") == inner
+    for name in ("%LMQ%one", "%LMQ%two"):
+        (record,) = read_all(store, name)
+        assert (record.topic, record.body) == ("Light", b"three queues")
+
+
+@pytest.mark.parametrize("gone", ["batchconsumequeue/InnerBatches/0", "both", "checkpoint"])
+def test_light_queues_and_queues_of_batches_are_rebuilt_to_the_same_bytes(tmp_path, gone):
+    golden = Golden("rocketmq-5.3-special", tmp_path)
+    golden.config = dataclasses.replace(
+        golden.config, batch_consume_queue_file_bytes=460, light_queues=True, multi_dispatch=True
+    )
+    queues, batches = golden.files("consumequeue"), golden.files("batchconsumequeue")
+    if gone == "both":
+        shutil.rmtree(golden.directory / "consumequeue")
+        shutil.rmtree(golden.directory / "batchconsumequeue")
+    elif gone == "checkpoint":
+        (golden.directory / gone).unlink()
+        (golden.directory / "abort").touch()
+    else:
+        shutil.rmtree(golden.directory / gone)
+        (golden.directory / "checkpoint").unlink()
+        (golden.directory / "abort").touch()
+    store = golden.open()
+    check_special(store)
+    store.close()
+    assert (golden.files("consumequeue"), golden.files("batchconsumequeue")) == (queues, batches)
+    store = golden.open()
+    assert store.recovery.clean
+    put(store, batch("ours", "too", topic="InnerBatches"))
+    assert read_batches(store, "InnerBatches")[-2:] == [b"ours", b"too"]
+    store.close()

@@ -1,0 +1,156 @@
+"""One queue of batches read from its files: units by number or by queue offset, and how far the log bears them out.
+
+For readers of a store that nobody serves, as `queue_files` is for ordinary queues. Reads with ``pread``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stratamq.errors import OffsetOutOfRange, QueueNotFound
+from stratamq.formats import vector
+from stratamq.formats.batch_consume_queue import (
+    BATCH_UNIT_BYTES,
+    BATCH_UNIT_DTYPE,
+    BatchUnit,
+    decode_batch_unit,
+    decode_batch_units,
+    inner_span,
+)
+from stratamq.logstore import layout, listing
+from stratamq.logstore.listing import Stream
+from stratamq.logstore.queue_files import first_false
+from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
+from stratamq.logstore.types import QueueKey
+
+
+class BatchStream:
+    """The files of one queue of batches. Unit numbers count from the first file that is there."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.files = stream.newest_run()
+        self._per_file = stream.file_bytes // BATCH_UNIT_BYTES if stream.file_bytes else 0
+        self.count = self._written()
+        """How many units are written, assuming that written ones come first."""
+
+    def unit(self, number: int) -> BatchUnit:
+        """The unit with a number below what the files hold."""
+        path, position = self.place(number)
+        return decode_batch_unit(_read(path, BATCH_UNIT_BYTES, position))
+
+    def units(self, start: int, end: int) -> npt.NDArray[Any]:
+        """Units ``[start, end)`` as an array of `BATCH_UNIT_DTYPE`, a copy."""
+        parts = []
+        while start < end:
+            path, position = self.place(start)
+            count = min(end - start, self._per_file - position // BATCH_UNIT_BYTES)
+            parts.append(_read(path, count * BATCH_UNIT_BYTES, position))
+            start += count
+        return np.frombuffer(b"".join(parts), dtype=BATCH_UNIT_DTYPE)
+
+    def place(self, number: int) -> tuple[str, int]:
+        """File and byte position of a unit."""
+        file, row = divmod(number, self._per_file)
+        return self.files[file].path, row * BATCH_UNIT_BYTES
+
+    def _written(self) -> int:
+        for number in reversed(range(len(self.files))):
+            start = number * self._per_file
+            if self.unit(start).is_valid:
+                return first_false(start, start + self._per_file, lambda at: self.unit(at).is_valid)
+        return 0
+
+
+def open_batches(snapshot: StoreSnapshot, topic: str, queue_id: int) -> BatchStream:
+    """The files of a queue of batches. Raises QueueNotFound, StrayFile, BadLength."""
+    directory = snapshot.path / layout.BATCH_CONSUME_QUEUE / topic / str(queue_id)
+    if not directory.is_dir():
+        raise QueueNotFound(f"{snapshot.path} has no queue of batches {queue_id} of topic {topic}")
+    stream = listing.list_stream(str(directory), multiple_of=BATCH_UNIT_BYTES)
+    if stream.problems:
+        raise stream.problems[0]
+    return BatchStream(stream)
+
+
+def confirms(snapshot: StoreSnapshot, key: QueueKey, unit: BatchUnit) -> bool:
+    """Whether the log has the record that a unit names: place, size, topic, queue, offsets and count of messages."""
+    file = snapshot.file_of(unit.physical_offset)
+    if file is None or not unit.is_valid or unit.physical_offset + unit.size > snapshot.max_physical_offset:
+        return False
+    log = snapshot.bytes_of(file)
+    position = np.array([unit.physical_offset - file.base], dtype=np.int64)
+    heads, parts, flaws = vector.check_records(log, position, end=file.length, physical_base=file.base)
+    if flaws[0] != vector.OK or heads["size"][0] != unit.size or int(heads["queue_id"][0]) != key.queue_id:
+        return False
+    topic_at, properties_at = int(parts.topic_at[0]), int(parts.properties_at[0])
+    topic = log[topic_at : topic_at + int(parts.topic_bytes[0])].tobytes()
+    properties = log[properties_at : properties_at + int(parts.properties_bytes[0])].tobytes()
+    span = inner_span(properties.decode("utf-8", "replace"), int(heads["queue_offset"][0]))
+    return topic == key.topic.encode() and span == (unit.base_offset, unit.messages)
+
+
+class Believed(NamedTuple):
+    """The units ``[first, end)`` of a queue whose records are in the log."""
+
+    first: int
+    end: int
+
+
+def believed(snapshot: StoreSnapshot, key: QueueKey, stream: BatchStream) -> Believed:
+    """Search the believable part, from both ends. Cost: some 20 small reads, and one or two records of the log."""
+    low = snapshot.min_physical_offset
+
+    def holds(number: int) -> bool:
+        unit = stream.unit(number)
+        return unit.physical_offset < low or confirms(snapshot, key, unit)
+
+    end = stream.count
+    if end and not holds(end - 1):
+        end = first_false(0, end - 1, holds)
+    return Believed(first_false(0, end, lambda number: stream.unit(number).physical_offset < low), end)
+
+
+def batch_range(snapshot: StoreSnapshot, topic: str, queue_id: int) -> QueueRange:
+    """The range of one queue of batches, in messages. Raises QueueNotFound, StrayFile, BadLength."""
+    stream = open_batches(snapshot, topic, queue_id)
+    first, end = believed(snapshot, QueueKey(topic, queue_id), stream)
+    stop = stream.unit(end - 1).end_offset if end else 0
+    start = stream.unit(first).base_offset if first < end else stop
+    return QueueRange(topic, queue_id, start, stop, stream.count - end)
+
+
+def batch_queues(snapshot: StoreSnapshot) -> list[QueueRange]:
+    """Every queue of batches with its range, sorted."""
+    return [batch_range(snapshot, *key) for key, _ in listing.list_batch_queues(str(snapshot.path))]
+
+
+def units_between(snapshot: StoreSnapshot, topic: str, queue_id: int, lo: int, hi: int) -> list[BatchUnit]:
+    """The units that hold the messages ``[lo, hi)`` of a queue of batches. Raises OffsetOutOfRange, QueueNotFound."""
+    stream = open_batches(snapshot, topic, queue_id)
+    first, end = believed(snapshot, QueueKey(topic, queue_id), stream)
+    there = batch_range(snapshot, topic, queue_id)
+    for asked in (lo, hi):
+        if not there.min_offset <= asked <= there.max_offset:
+            where = f"topic {topic}, queue {queue_id}"
+            raise OffsetOutOfRange(asked, there.min_offset, there.max_offset, where=where)
+    start = first_false(first, end, lambda number: stream.unit(number).end_offset <= lo)
+    stop = first_false(start, end, lambda number: stream.unit(number).base_offset < hi)
+    return decode_batch_units(stream.units(start, stop).tobytes())
+
+
+def number_of(stream: BatchStream, holds: Callable[[BatchUnit], bool], start: int, end: int) -> int:
+    """The first unit in ``[start, end)`` that does not fulfil ``holds``, which changes once."""
+    return first_false(start, end, lambda number: holds(stream.unit(number)))
+
+
+def _read(path: str, length: int, position: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, length, position).ljust(length, b"\0")
+    finally:
+        os.close(fd)
