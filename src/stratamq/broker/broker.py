@@ -29,6 +29,7 @@ from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.pop import Pop
 from stratamq.broker.pop_order import PopOrder
 from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, StoreSurface, Worker
+from stratamq.broker.replica import Replica
 from stratamq.broker.request_modes import RequestModes
 from stratamq.broker.sending import Sending, UniqueKeys
 from stratamq.broker.statistics import Statistics, Totals
@@ -131,14 +132,7 @@ class Broker:
         self._tables: list[tuple[SavedValue, SavedTable]] = []
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
-        self.is_slave = False
-        """Whether a master's log is copied here: nothing is delivered, checked or counted down then."""
-        self.replication_facts: Callable[[], dict[str, Any]] = dict
-        """What operators are shown of replication, by name."""
-        self.refuses_reads = False
-        """Whether pulls are refused: on a slave without `slaveReadEnable`."""
-        self.far_behind_bytes = 0
-        """Who reads further behind the log's end than this is sent to a slave; 0: nobody is."""
+        self.replica = Replica()
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
@@ -310,7 +304,7 @@ class Broker:
     def run_due(self) -> None:
         """Let every part do what is due now. Called every tenth of a second."""
         now = self.clock.wall_ms()
-        for worker in (self.statistics,) if self.is_slave else self.workers:
+        for worker in (self.statistics,) if self.replica.is_slave else self.workers:
             due = worker.next_due_ms()
             if due is not None and due <= now:
                 try:

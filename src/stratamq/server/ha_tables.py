@@ -35,6 +35,7 @@ class MasterTables:
         self._address = ""
         self._directory = directory
         self._timer = b""
+        self._reason = ""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._trouble: dict[RequestCode, str] = {}
@@ -54,8 +55,8 @@ class MasterTables:
         self._task = asyncio.create_task(self._run())
 
     def learn(self, address: str) -> None:
-        """Name servers say where the master is; empty when they know none."""
-        if address != self._address:
+        """Name servers say where the master is; empty when they know none: then it is where it was."""
+        if address and address != self._address:
             self._address = address
             self._wanted.set()
 
@@ -65,8 +66,11 @@ class MasterTables:
             if self._address:
                 try:
                     await self.copy(self._address)
+                    self._reason = ""
                 except StrataError as error:
-                    _log.warning("the tables of master %s are not copied: %s", self._address, error)
+                    if str(error) != self._reason:
+                        _log.warning("the tables of master %s are not copied: %s", self._address, error)
+                    self._reason = str(error)
                 except Exception:
                     _log.exception("copying the tables of master %s failed", self._address)
             try:

@@ -85,7 +85,7 @@ class BrokerCollector(Collector):
         yield self._gauge("rocketmq_producer_connections", "Connected producers", count)
 
     def _replication(self) -> Iterable[Metric]:
-        facts = self._broker.replication_facts()
+        facts = self._broker.replica.facts()
         for name, key, text in (
             ("stratamq_slaves", "haSlaves", "Slaves that are connected"),
             ("stratamq_slaves_in_sync", "haSlavesInSync", "Slaves less than haMaxGapNotInSync behind"),

@@ -111,12 +111,13 @@ class Replication:
 
     def take_role(self, broker: Broker, store: StoreConfig) -> None:
         """Tell a broker what it is."""
-        broker.is_slave = self.config.is_slave
-        broker.replication_facts = self.facts
-        broker.refuses_reads = self.config.is_slave and not self.config.slave_reads
-        if self.config.slave_reads:
+        config, replica = self.config, broker.replica
+        replica.is_slave = config.is_slave
+        replica.facts = self.facts
+        replica.refuses_reads = config.is_slave and not config.slave_reads
+        if config.slave_reads:
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            broker.far_behind_bytes = memory * store.memory_ratio_percent // 100
+            replica.far_behind_bytes = memory * store.memory_ratio_percent // 100
 
     async def start(self, broker: Broker) -> None:
         """Begin to give the log to slaves, or to follow the master."""

@@ -178,12 +178,12 @@ def ha(broker: str | None, cluster: str | None, interval: int | None, admin: Adm
         )
         if value.get("master") is False:
             own = value.get("haClientRuntimeInfo") or {}
-            rows = [
+            facts = [
                 (Item("master_address", "fetches from"), own.get("masterAddr")),
                 (Item("offset", "has", Kind.PLACE), own.get("maxOffset")),
                 (Item("following", "follows now"), own.get("isActivated")),
             ]
-            printer.facts(f"{address} slave", "slave", rows)
+            printer.facts(f"{address} slave", "slave", facts)
             continue
         rows = [
             [

@@ -112,7 +112,7 @@ def runtime_table(broker: Broker) -> dict[str, Any]:
         **_rates(broker),
         **_delays(broker),
         **broker.timers.runtime_table(broker.clock.wall_ms()),
-        **broker.replication_facts(),
+        **broker.replica.facts(),
         # Units and index follow in the turn in which a message is written, and a request is worked on in the turn it
         # arrives in: nothing of this ever waits.
         "dispatchBehindBytes": 0,

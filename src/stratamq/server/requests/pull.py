@@ -96,7 +96,7 @@ class PullRequests:
         fields = read_pull(header)
         if not self._broker.is_accepting:
             raise ServiceUnavailable(_STOPPING)
-        if self._broker.refuses_reads:
+        if self._broker.replica.refuses_reads:
             raise FlowControlled("[REJECTREQUEST] this broker is a slave, and slaveReadEnable is false")
         tags_codes, matching = self._check(fields)
         pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
@@ -213,7 +213,7 @@ class PullRequests:
             next_offset=result.next_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,
-            suggested_broker=self._suggested(pull, result) if self._broker.far_behind_bytes else 0,
+            suggested_broker=self._suggested(pull, result) if self._broker.replica.far_behind_bytes else 0,
             body_bytes=result.total_bytes,
         )
         pull.peer.write_parts(head, result.records, result.total_bytes)
@@ -228,7 +228,7 @@ class PullRequests:
         last = result.records[-1]
         at = PHYSICAL_OFFSET_AT
         end = int.from_bytes(last[at : at + 8], "big", signed=True) + len(last)
-        is_far = self._broker.store.status().max_physical_offset - end > self._broker.far_behind_bytes
+        is_far = self._broker.store.status().max_physical_offset - end > self._broker.replica.far_behind_bytes
         return group.which_broker_when_consume_slowly if is_far else group.broker_id
 
     # --- waiting ---
