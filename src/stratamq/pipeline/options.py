@@ -31,11 +31,13 @@ OPTIONS: Final[Mapping[str, str]] = {
     "topics": "Comma list of topics. Without topics, subscribe and subscribePattern: every topic in the store.",
     "subscribe": "The same as topics, under the name that Kafka's source has.",
     "subscribePattern": "Regular expression that must match a whole topic name.",
+    "assign": 'Exactly these queues, JSON {"topic": [0, 1]}.',
     "queues": "Comma list of queue ids; without it all queues.",
     "startingOffsets": "earliest (default of batch reads), latest (default of streams), or JSON "
     '{"topic": {"0": 17}}; -2 is earliest, -1 latest. '
     "Queues that are not named start at their earliest offset.",
-    "endingOffsets": "latest (default), earliest, or JSON as above; exclusive. Queues not named end at latest.",
+    "endingOffsets": "latest (default), earliest, or JSON as above; exclusive. Queues not named end at latest. A "
+    "stream reads no further than the offsets named, and goes on without end in other queues.",
     "startingTimestamp": "Store time in ms: begin each queue at its first message stored then or later. "
     "Wins over startingOffsets.",
     "endingTimestamp": "Store time in ms: end each queue before its first message stored then or later. "
@@ -43,6 +45,10 @@ OPTIONS: Final[Mapping[str, str]] = {
     "startingOffsetsByTimestamp": 'Store times in ms by queue, JSON {"topic": {"0": 1700000000000}}. '
     "Wins over startingTimestamp for the queues it names.",
     "endingOffsetsByTimestamp": "The same for the ends; wins over endingTimestamp.",
+    "startingOffsetsByTimestampStrategy": "latest (default): a queue with nothing stored at or after the time begins "
+    "at its end. error: fail.",
+    "minOffsetsPerTrigger": "Streams: wait until so many records are there, but no longer than maxTriggerDelay.",
+    "maxTriggerDelay": "Streams: how long minOffsetsPerTrigger may hold back a batch, such as 30s, 15m (default), 1h.",
     "maxOffsetsPerTrigger": "Streams: at most so many records a batch, shared by what waits in each queue.",
     "maxBytesPerTrigger": "Streams: about so many bytes of the log a batch, at least one record. With "
     "maxOffsetsPerTrigger both hold.",
@@ -60,6 +66,7 @@ _BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
 BYTES_PER_SPLIT_DEFAULT: Final = 128 * MiB
 BYTES_PER_SPLIT_MIN: Final = 64 * KiB
 PARTITIONS_MAX: Final = 100_000
+TRIGGER_DELAY_DEFAULT: Final = 15 * 60
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 """A group that every broker knows from the start, RocketMQ's own included."""
 RETRY_SECONDS_DEFAULT: Final = 60
@@ -85,6 +92,7 @@ class ReadOptions:
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
     queues: frozenset[int] | None = None
+    assigned: frozenset[tuple[str, int]] | None = None
     starting_offset: int = EARLIEST
     starting_offsets: OffsetsByQueue | None = None
     ending_offset: int = LATEST
@@ -93,6 +101,9 @@ class ReadOptions:
     ending_timestamp_ms: int | None = None
     starting_times: OffsetsByQueue | None = None
     ending_times: OffsetsByQueue | None = None
+    fails_without_time: bool = False
+    rows_per_trigger_min: int = 0
+    trigger_delay_seconds: int = TRIGGER_DELAY_DEFAULT
     rows_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     columns: tuple[str, ...] | None = None
@@ -131,12 +142,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     for one, other in (("path", "namesrv"), ("path", "bootstrap"), ("namesrv", "bootstrap")):
         if one in options and other in options:
             raise PipelineError(f"the options {one} and {other} exclude each other: give one of them")
-    chosen = [name for name in ("topics", "subscribe", "subscribePattern") if name in options]
+    chosen = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name in options]
     if len(chosen) > 1:
         raise PipelineError(f"the options {' and '.join(chosen)} exclude each other: give one of them")
     topics = options.get("topics", options.get("subscribe"))
-    if streaming and (ends_at := [name for name in options if name.startswith("ending")]):
-        raise PipelineError(f"a stream has no end: leave out {', '.join(ends_at)}, or read a batch")
+    assigned = _assigned(options)
+    if assigned is not None:
+        topics = ",".join(sorted({topic for topic, _ in assigned}))
     start, starts = _offsets(options, "startingOffsets", LATEST if streaming else EARLIEST)
     end, ends = _offsets(options, "endingOffsets", LATEST)
     return ReadOptions(
@@ -151,6 +163,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         topics=None if topics is None else frozenset(_names(topics, "topics")),
         topic_pattern=_pattern(options),
         queues=_queues(options),
+        assigned=assigned,
+        fails_without_time=_strategy(options),
+        rows_per_trigger_min=_whole(options, "minOffsetsPerTrigger", 0, 0) or 0,
+        trigger_delay_seconds=_seconds(options, "maxTriggerDelay", TRIGGER_DELAY_DEFAULT),
         starting_offset=start,
         starting_offsets=starts,
         ending_offset=end,
@@ -213,6 +229,40 @@ def _queues(options: Mapping[str, str]) -> frozenset[int] | None:
     if not all(piece.isdecimal() for piece in pieces):
         raise _bad("queues", value, "queue ids separated by commas, such as 0,1,5")
     return frozenset(map(int, pieces))
+
+
+def _assigned(options: Mapping[str, str]) -> frozenset[tuple[str, int]] | None:
+    value = options.get("assign")
+    if value is None:
+        return None
+    allowed = 'JSON such as {"topic": [0, 1]}'
+    try:
+        document = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise _bad("assign", value, allowed) from error
+    lists = document.values() if isinstance(document, dict) else ()
+    if not lists or not all(
+        isinstance(queues, list) and queues and all(type(one) is int and one >= 0 for one in queues) for queues in lists
+    ):
+        raise _bad("assign", value, allowed)
+    return frozenset((topic, queue_id) for topic, queues in document.items() for queue_id in queues)
+
+
+def _strategy(options: Mapping[str, str]) -> bool:
+    value = options.get("startingOffsetsByTimestampStrategy", "latest").lower()
+    if value not in ("latest", "error"):
+        raise _bad("startingOffsetsByTimestampStrategy", value, "latest or error")
+    return value == "error"
+
+
+def _seconds(options: Mapping[str, str], name: str, default: int) -> int:
+    value = options.get(name)
+    if value is None:
+        return default
+    found = re.fullmatch(r"(\d{1,9})\s*([smhd])", value.lower())
+    if not found:
+        raise _bad(name, value, "a time such as 30s, 15m or 1h")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
 def _whole(

@@ -91,6 +91,11 @@ def chosen_queues(keys: Iterable[QueueKey], options: ReadOptions) -> list[QueueK
     if options.queues is not None and options.fail_on_data_loss and of_topics:
         _insist(options.queues, {key.queue_id for key in of_topics}, "none of the topics has queue", "there are")
     chosen = [key for key in of_topics if options.queues is None or key.queue_id in options.queues]
+    if options.assigned is not None:
+        absent = sorted(options.assigned - {(key.topic, key.queue_id) for key in chosen})
+        if absent and options.fail_on_data_loss:
+            raise PipelineError(f"assign names queue {absent[0][1]} of topic {absent[0][0]}, which is not there")
+        chosen = [key for key in chosen if (key.topic, key.queue_id) in options.assigned]
     named = (
         ("startingOffsets", options.starting_offsets),
         ("endingOffsets", options.ending_offsets),
@@ -116,14 +121,28 @@ def start_offset(origin: Origin, queue: QueueRange, options: ReadOptions) -> int
 
     Raises:
         DataLost: The offset is not in the store, and ``failOnDataLoss`` is on.
+        PipelineError: Nothing was stored at or after the time, and ``startingOffsetsByTimestampStrategy`` is error.
     """
-    at_ms = (options.starting_times or {}).get(queue.topic, {}).get(queue.queue_id)
+    at_ms = (options.starting_times or {}).get(queue.topic, {}).get(queue.queue_id, options.starting_timestamp_ms)
     if at_ms is not None:
-        return origin.offset_by_time(queue.topic, queue.queue_id, at_ms)
-    if options.starting_timestamp_ms is not None:
-        return origin.offset_by_time(queue.topic, queue.queue_id, options.starting_timestamp_ms)
+        offset = origin.offset_by_time(queue.topic, queue.queue_id, at_ms)
+        if offset == queue.max_offset and options.fails_without_time:
+            raise PipelineError(
+                f"topic {queue.topic}, queue {queue.queue_id} has nothing stored at or after {at_ms} ms; ask for an "
+                "earlier time, or set startingOffsetsByTimestampStrategy to latest"
+            )
+        return offset
     by_queue = (options.starting_offsets or {}).get(queue.topic, {})
     return _resolve(by_queue.get(queue.queue_id, options.starting_offset), queue, options, "startingOffsets")
+
+
+def last_offset(origin: Origin, queue: QueueRange, options: ReadOptions) -> int | None:
+    """Where the options have a stream end in a queue, which may not be there yet; None for nowhere."""
+    at_ms = (options.ending_times or {}).get(queue.topic, {}).get(queue.queue_id, options.ending_timestamp_ms)
+    if at_ms is not None:
+        return origin.offset_by_time(queue.topic, queue.queue_id, at_ms)
+    offset = (options.ending_offsets or {}).get(queue.topic, {}).get(queue.queue_id, options.ending_offset)
+    return None if offset == LATEST else queue.min_offset if offset == EARLIEST else offset
 
 
 def _end(origin: Origin, queue: QueueRange, options: ReadOptions) -> int:

@@ -10,7 +10,8 @@ Imported at the first stream, because it needs what Spark 4.2 brought: limits an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.datasource import RangePartition, StrataReader
 from stratamq.pipeline.options import ReadOptions
 from stratamq.pipeline.origins import Origin, open_origin
-from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, start_offset
+from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, last_offset, start_offset
 from stratamq.pipeline.progression import (
     Offsets,
     batch_ranges,
@@ -49,10 +50,14 @@ Document = dict[str, Any]
 class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one streaming query and reads their ranges."""
 
-    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+    def __init__(
+        self, schema: StructType, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.options = options
         self.batch = StrataReader(schema, options)
         self.frozen: dict[QueueKey, int] | None = None
+        self.clock = clock
+        self.since: float | None = None
 
     def initialOffset(self) -> Document:
         """Where a new query begins, by ``startingTimestamp`` or ``startingOffsets``. Not called with a checkpoint.
@@ -84,6 +89,9 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with closing(open_origin(self.options)) as origin:
             earliest, latest = self._ends(origin)
             at = self._from(at, earliest, latest)
+            latest = self._capped(origin, at, latest)
+            if self._waits(at, latest):
+                return start
             if self.frozen is not None:
                 latest = {key: min(end, self.frozen[key]) for key, end in latest.items() if key in self.frozen}
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -151,6 +159,26 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {key: one.min_offset for key, one in ranges.items()},
             {key: one.max_offset for key, one in ranges.items()},
         )
+
+    def _capped(self, origin: Origin, at: Offsets, latest: Offsets) -> dict[QueueKey, int]:
+        """Ends no further than the options have a stream go, and never behind where it stands."""
+        found = dict(latest)
+        for key, end in latest.items():
+            last = last_offset(origin, origin.queue(*key), self.options)
+            if last is not None:
+                found[key] = max(at[key], min(end, last))
+        return found
+
+    def _waits(self, at: Offsets, latest: Offsets) -> bool:
+        """Whether too little is there for a batch, and there is time yet."""
+        waiting = sum(end - at[key] for key, end in latest.items())
+        now = self.clock()
+        self.since = now if self.since is None else self.since
+        delay = self.options.trigger_delay_seconds
+        if self.frozen is None and waiting < self.options.rows_per_trigger_min and now - self.since < delay:
+            return True
+        self.since = now
+        return False
 
     def _from(self, at: Offsets, earliest: Offsets, latest: Offsets) -> dict[QueueKey, int]:
         """Where reading goes on: new queues at their earliest offset, and past what is lost where that is allowed."""
