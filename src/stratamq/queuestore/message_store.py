@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stratamq.config import QueueStoreConfig
-from stratamq.errors import OffsetOutOfRange
+from stratamq.errors import TruncatedRecord
 from stratamq.files.filesystem import FileSystem
 from stratamq.files.handles import HandleCache
 from stratamq.formats.queue_messages import (
@@ -197,7 +197,7 @@ class MessageStore:
         self._unwritten.clear()
 
     def read(self, message_id: int) -> bytes:
-        """The body of a message. Raises OffsetOutOfRange (no such id), CorruptionError, OSError."""
+        """The body of a message. Raises CorruptionError (an id that no file holds, too), OSError."""
         content = self._unwritten.get(message_id)
         if content is None:
             content = self._cache.get(message_id)
@@ -205,7 +205,8 @@ class MessageStore:
             return content
         file, at = self._find(message_id)
         if at < 0:
-            raise OffsetOutOfRange(message_id, self._firsts[0] if self._firsts else 0, self.next_id, where="messages")
+            path = self.path_of(file.number) if self.files else self.directory
+            raise TruncatedRecord(path, 0, f"message {message_id}", "a file without it")
         offset = file.table.offsets[at]
         path = self.path_of(file.number)
         data = self._fs.read(self._handles.get(path), record_bytes(file.table.lengths[at]), offset)

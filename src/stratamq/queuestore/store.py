@@ -275,6 +275,7 @@ class QueueStore:
         priority: int = 0,
         expiry_ms: int = 0,
         size: int | None = None,
+        forced: bool = False,
     ) -> list[int]:
         """Put one message into each of ``queues``; returns its sequence number in each, in their order.
 
@@ -285,6 +286,7 @@ class QueueStore:
             expiry_ms: Wall time at which it expires, kept beside it; 0 for never.
             size: Body, properties and headers in bytes, for the decision whether it is kept in the index or in the
                 message store; the length of ``content`` when None.
+            forced: Take it into memory though the disk is full, because it stands for one that is acknowledged.
 
         Durable when ``durable`` (see `synced`) reaches ``published`` as it is after this call.
         Cost: about 2 us, and 1 us for each further queue.
@@ -294,7 +296,7 @@ class QueueStore:
             StoreFull: No room on the disk; `commit` tries again, acknowledgements are still taken.
             StoreFailed, StoreClosed: No more writes.
         """
-        if self._refusal is not None:
+        if self._refusal is not None and not (forced and isinstance(self._refusal, StoreFull)):
             self._check()
         length = len(content)
         if length > self.config.message_bytes_max or not 0 <= priority <= 255 or not 0 <= expiry_ms <= _U64_MAX:

@@ -22,12 +22,14 @@ from stratamq.broker.amqp.streams import StreamLog
 from stratamq.broker.amqp.vhost import level_names
 from stratamq.clock import Clock
 from stratamq.config import QueueStoreConfig
-from stratamq.errors import StoreError
+from stratamq.errors import StoreError, StoreFailed, StoreFull
 from stratamq.files.durable import ConfigFile
 from stratamq.protocols.amqp.connection import Limits
+from stratamq.queuestore.alarms import next_disk_check_ms
 from stratamq.queuestore.store import QueueStore
 from stratamq.queuestore.types import CommitToken
 from stratamq.server.amqp import AmqpListener
+from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class AmqpService:
             self.storage = DurableStorage(
                 self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
             )
+            self.storage.on_full = self._store_full
             self._definitions = ConfigFile(str(self.directory / DEFINITIONS_FILE))
             self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms(), streams=streams)
             self._load()
@@ -75,11 +78,12 @@ class AmqpService:
         self.memory_limit = _memory_bytes() * self.config.vm_memory_high_watermark_percent // 100
         self._housekeeping = asyncio.create_task(self._keep_house())
 
-    async def listen(self, sock: socket.socket) -> None:
-        """Accept connections on a bound socket."""
+    async def listen(self, sock: socket.socket, tls: Tls | None = None) -> None:
+        """Accept connections on a bound socket; TLS alone where there is a certificate."""
         host, port = sock.getsockname()[:2]
-        self._ports.append({"node": "", "protocol": "amqp", "ip_address": host, "port": port, "socket_opts": {}})
-        await self.listener.listen(sock)
+        name = "amqp" if tls is None else "amqp/ssl"
+        self._ports.append({"node": "", "protocol": name, "ip_address": host, "port": port, "socket_opts": {}})
+        await self.listener.listen(sock, tls)
 
     def listeners(self) -> list[dict[str, Any]]:
         """The ports that AMQP clients connect to."""
@@ -140,6 +144,9 @@ class AmqpService:
         self.broker.fail(str(error))
         self.listener.wake()
 
+    def _store_full(self) -> None:
+        self._loop.call_soon(self.check_alarms)  # publishers are told behind the turn that runs
+
     # --- meanwhile ---
 
     async def _keep_house(self) -> None:
@@ -147,11 +154,14 @@ class AmqpService:
         while True:
             await asyncio.sleep(TICK_S)
             try:
+                if self._loop.time() >= next_alarms:
+                    next_alarms = self._loop.time() + min(ALARM_S, self.check_alarms())
                 while self.storage.failure is None and await self._take_step():
                     pass
-                if self._loop.time() >= next_alarms:
-                    next_alarms = self._loop.time() + ALARM_S
-                    self.check_alarms()
+            except StoreFull as error:
+                self.storage.note_full(error)
+            except StoreFailed as error:
+                self.storage.fail(error)
             except StoreError as error:
                 _log.error("housekeeping of the queue store: %s", error)
             except Exception:
@@ -166,11 +176,12 @@ class AmqpService:
         self.store.finish_step(step)
         return True
 
-    def check_alarms(self) -> None:
-        """Raise or clear the alarms for memory and disk."""
+    def check_alarms(self) -> float:
+        """Raise or clear the alarms for memory and disk; returns in how many seconds the disk could be full."""
         free = shutil.disk_usage(self.directory).free
         self._set_alarm("disk", free < self.config.disk_free_limit_bytes or self.storage.is_full)
         self._set_alarm("memory", 0 < self.memory_limit < _own_memory_bytes())
+        return next_disk_check_ms(free, self.config.disk_free_limit_bytes) / 1000
 
     def _set_alarm(self, name: str, raised: bool) -> None:
         if raised != (name in self.broker.alarms):

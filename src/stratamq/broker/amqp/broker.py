@@ -23,6 +23,7 @@ from stratamq.broker.amqp.queue import Queue
 from stratamq.broker.amqp.storage import MemoryStorage, QueueStorage, Storage
 from stratamq.broker.amqp.streams import StreamLog, StreamQueue
 from stratamq.broker.amqp.vhost import VirtualHost
+from stratamq.errors import StoreFull
 from stratamq.protocols.amqp.replies import CONNECTION_FORCED, INTERNAL_ERROR, PRECONDITION_FAILED, AmqpError
 from stratamq.protocols.amqp.values import Table
 
@@ -182,6 +183,10 @@ class AmqpBroker:
     def queue_expired(self, queue: Queue) -> None:
         self.delete_queue(queue)
 
+    @property
+    def is_congested(self) -> bool:
+        return self.storage.is_congested
+
     def dead_letter(self, queue: Queue, entry: Entry, reason: str) -> None:
         """Publish a dead message on; one that dies in turn is dealt with after this one, not inside of it."""
         if queue.dead_letter_exchange is None:
@@ -231,12 +236,15 @@ class AmqpBroker:
         targets = [
             target for target in vhost.route(exchange, keys, born.facts.headers) if not is_cycle(born, target.name)
         ]
-        self.enqueue(born, targets)
+        self.enqueue(born, targets, forced=True)
 
     # --- publishing ---
 
-    def enqueue(self, message: Message, targets: Sequence[Queue]) -> bool:
-        """Put a message into queues. False when one of them refused it."""
+    def enqueue(self, message: Message, targets: Sequence[Queue], *, forced: bool = False) -> bool:
+        """Put a message into queues. False when one of them refused it, or when the disk is full.
+
+        ``forced`` is for what leaves another queue in the same batch: it is taken though the disk is full.
+        """
         accepted = True
         size = len(message.body)
         if self.has_streams:
@@ -248,7 +256,11 @@ class AmqpBroker:
                 return False
             level = queue.levels[0] if len(queue.levels) == 1 else queue.level_of(message)
             storage = self.storage if queue.durable else self.memory
-            queue.push(level, storage.publish(message, message.facts.is_persistent, (level.store,))[0], message)
+            try:
+                seq = storage.publish(message, message.facts.is_persistent, (level.store,), forced)[0]
+            except StoreFull:
+                return False
+            queue.push(level, seq, message)
             return True
         for is_durable, storage in ((True, self.storage), (False, self.memory)):
             group = []
@@ -261,7 +273,11 @@ class AmqpBroker:
                         group.append((queue, queue.level_of(message)))
             if group:
                 stores = [level.store for _, level in group]
-                seqs = storage.publish(message, message.facts.is_persistent, stores)
+                try:
+                    seqs = storage.publish(message, message.facts.is_persistent, stores, forced)
+                except StoreFull:
+                    accepted = False
+                    continue
                 for (queue, level), seq in zip(group, seqs, strict=True):
                     queue.push(level, seq, message)
         return accepted

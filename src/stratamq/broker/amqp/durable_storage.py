@@ -93,6 +93,8 @@ class DurableStorage:
         self.was_killed = not store.recovery.clean
         self.on_synced: Callable[[int], None] = lambda number: None
         self.on_congested: Callable[[bool], None] = lambda congested: None
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when a commit finds no room on the disk for the first time."""
         self._start_sync = start_sync
         self._call_later = call_later
         self._on_failed = on_failed
@@ -113,10 +115,12 @@ class DurableStorage:
         self._is_touched = True
         return DurableQueueStorage(self, queue)
 
-    def publish(self, message: Message, persistent: bool, queues: Sequence[QueueStorage]) -> Sequence[int]:
+    def publish(
+        self, message: Message, persistent: bool, queues: Sequence[QueueStorage], forced: bool = False
+    ) -> Sequence[int]:
         content = encode_message(message)
         targets = [queue.queue for queue in queues if isinstance(queue, DurableQueueStorage)]
-        seqs = self.store.publish(content, persistent=persistent, queues=targets)
+        seqs = self.store.publish(content, persistent=persistent, queues=targets, forced=forced)
         self._is_touched = True
         if persistent:
             self._is_waited_for = True
@@ -144,10 +148,10 @@ class DurableStorage:
             if token is None and self._is_waited_for:
                 token = self.store.unsynced()  # a step of housekeeping has committed it already
         except StoreFull as error:
-            self._note_full(error)
+            self.note_full(error)
             return
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
             return
         self._is_full = self._is_touched = False
         self._closed_batch = self._open_batch
@@ -187,7 +191,7 @@ class DurableStorage:
         self._is_syncing = False
         self._syncing_bytes = 0
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         self.store.synced(token)
         self.on_synced(self._closed_batch)
@@ -199,10 +203,13 @@ class DurableStorage:
         if was_congested and not self.is_congested:
             self.on_congested(False)
 
-    def _note_full(self, error: StoreFull) -> None:
+    def note_full(self, error: StoreFull) -> None:
+        """There is no room on the disk: what was gathered is written as soon as there is."""
         if not self._is_full:
+            self._is_full = True
             _log.error("%s", error)
-        self._is_full = True
+            self.on_full()
+        self._is_touched = True
         self._later()
 
     @property
@@ -210,7 +217,8 @@ class DurableStorage:
         """Whether the last commit found no room on the disk."""
         return self._is_full
 
-    def _fail(self, error: StoreError) -> None:
+    def fail(self, error: StoreError) -> None:
+        """The store takes nothing more."""
         self.failure = error
         self._on_failed(error)
 

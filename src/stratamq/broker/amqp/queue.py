@@ -21,6 +21,8 @@ DELIVERY_LIMIT_DEFAULT: Final = 20
 """Of quorum queues, as in RabbitMQ 4."""
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
 """How long a delivery may stay unsettled before its channel is closed, where the queue does not say otherwise."""
+CONGESTED_PAUSE_MS: Final = 100
+"""How long expired messages wait for another look while the disk cannot follow."""
 
 
 class Host(Protocol):
@@ -28,6 +30,11 @@ class Host(Protocol):
 
     now_ms: int
     """Wall time of this turn."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more waits for the disk than should: no dead letters are made meanwhile."""
+        ...
 
     def mark_dirty(self, queue: Queue) -> None:
         """Let the queue dispatch at the end of the turn."""
@@ -213,6 +220,8 @@ class Queue:
             entry = self.head()
             if entry is None or entry.expires_ms is None or entry.expires_ms > now:
                 return
+            if self.dead_letter_exchange is not None and self.host.is_congested:
+                return
             self._pop(entry.level)
             self.host.dead_letter(self, entry, EXPIRED)
 
@@ -325,6 +334,8 @@ class Queue:
         if self.ready:
             entry = self.head()
             deadline = None if entry is None else entry.expires_ms
+            if deadline is not None and deadline <= self.host.now_ms and self.host.is_congested:
+                deadline = self.host.now_ms + CONGESTED_PAUSE_MS
         if self.expires_ms is not None and not len(self.consumers):
             end = self.last_used_ms + self.expires_ms
             deadline = end if deadline is None else min(deadline, end)

@@ -58,8 +58,13 @@ class Storage(Protocol):
         """The queue of that name with what it holds; a new one when there is none."""
         ...
 
-    def publish(self, message: Message, persistent: bool, queues: Sequence[QueueStorage]) -> Sequence[int]:
-        """Keep a message for some queues; its sequence number in each."""
+    def publish(
+        self, message: Message, persistent: bool, queues: Sequence[QueueStorage], forced: bool = False
+    ) -> Sequence[int]:
+        """Keep a message for some queues; its sequence number in each.
+
+        A full disk refuses it (StoreFull), unless ``forced`` says that it stands for one that goes in the same batch.
+        """
         ...
 
     def commit(self) -> int:
@@ -125,7 +130,9 @@ class MemoryStorage:
     def open_queue(self, name: str) -> MemoryQueueStorage:
         return MemoryQueueStorage()
 
-    def publish(self, message: Message, persistent: bool, queues: Sequence[QueueStorage]) -> Sequence[int]:
+    def publish(
+        self, message: Message, persistent: bool, queues: Sequence[QueueStorage], forced: bool = False
+    ) -> Sequence[int]:
         return [queue.add(message) for queue in queues if isinstance(queue, MemoryQueueStorage)]
 
     def commit(self) -> int:

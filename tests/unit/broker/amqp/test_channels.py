@@ -191,7 +191,7 @@ class SlowStorage:
     def open_queue(self, name):
         return self.memory.open_queue(name)
 
-    def publish(self, message, persistent, queues):
+    def publish(self, message, persistent, queues, forced=False):
         self.dirty = self.dirty or persistent
         return self.memory.publish(message, persistent, queues)
 
