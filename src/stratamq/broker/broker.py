@@ -168,6 +168,8 @@ class Broker:
         self.workers.append(self.statistics)
         self.host_hex = address.host_bytes.hex().upper()
         self._make_own_topics()
+        for topic in self.topics.configs().values():
+            store.set_queue_type(topic.topic_name, is_batch=topic.is_batch)
         self.topics_taken_back = self.topics.take_back(store.queues())
 
     def _open_offsets(self, *, is_light: bool) -> None:
@@ -315,6 +317,7 @@ class Broker:
     # --- what changed ---
 
     def _topic_changed(self, config: TopicConfig) -> None:
+        self.store.set_queue_type(config.topic_name, is_batch=config.is_batch)
         self._dirty.topics = True
         self._on_topic_changed(config)
 

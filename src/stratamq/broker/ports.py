@@ -81,6 +81,10 @@ class StoreSurface(Protocol):
         """Up to ``count`` consume-queue units from an offset on, as far as consumers may read."""
         ...
 
+    def set_queue_type(self, topic: str, *, is_batch: bool) -> None:
+        """Say whether a topic has queues of batches, before its first message."""
+        ...
+
     def delete_topic(self, topic: str) -> Any:
         """Remove all queues of a topic. Its records stay in the log until they expire."""
         ...

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from stratamq.errors import InvalidArgument
+from stratamq.logstore.queue_types import BATCH_TYPE, QUEUE_TYPE
 
 MESSAGE_TYPE: Final = "message.type"
 
@@ -23,13 +24,12 @@ class _Attribute(NamedTuple):
 
 
 ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
-    "queue.type": _Attribute(frozenset({"SimpleCQ"}), may_change=False),
+    QUEUE_TYPE: _Attribute(frozenset({"SimpleCQ", BATCH_TYPE}), may_change=False),
     "cleanup.policy": _Attribute(frozenset({"DELETE"}), may_change=False),
     MESSAGE_TYPE: _Attribute(frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"}), may_change=True),
     "reserve.time": _Attribute(None, may_change=True),
 }
 NOT_HERE: Final[Mapping[str, str]] = {
-    "queue.type=BatchCQ": "consume queues of batches are not written by this store",
     "cleanup.policy=COMPACTION": "this store does not compact topics",
     "message.type=MIXED": "MIXED message type is not supported",
 }

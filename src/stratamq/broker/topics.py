@@ -19,6 +19,7 @@ import msgspec
 
 from stratamq.broker.versions import DataVersion
 from stratamq.errors import InvalidArgument, TopicNotFound, TopicRefused
+from stratamq.logstore.queue_types import BATCH_TYPE, QUEUE_TYPE
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
@@ -76,6 +77,11 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     def is_readable(self) -> bool:
         """Whether messages may be read from it."""
         return bool(self.perm & PERM_READ)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its queues are queues of batches (``queue.type=BatchCQ``)."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH_TYPE
 
     @property
     def queues(self) -> int:

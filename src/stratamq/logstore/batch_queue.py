@@ -1,8 +1,8 @@
 """One consume queue of a topic with ``queue.type=BatchCQ``: 46-byte units, each of a record of one or many messages.
 
 Units lie in ``batchconsumequeue/TOPIC/QUEUE`` one behind the other, so a queue offset has to be searched: by halves
-over the offsets that the units name, beginning with the unit found last. Offsets, ends and the life of a unit are those of
-`ConsumeQueue`; what that says of units by number holds here by the record that holds the message.
+over the offsets that the units name, beginning with the unit found last. Offsets, ends and the life of a unit are
+those of `ConsumeQueue`; what that says of units by number holds here by the record that holds the message.
 
 Derived data: what stands here can be rebuilt from the commit log.
 Source: apache/rocketmq store/.../queue/BatchConsumeQueue.java.

@@ -1,8 +1,8 @@
 """The last pass of a check, over what only some stores have: queues of batches, and light queues.
 
 Every unit of a queue of batches is held against its record, and its offsets against those of the unit before; then the
-log is read from the last record on that any such queue names, for records that have no unit. Of a light queue each unit's
-record must name the queue and that offset.
+log is read from the last record on that any such queue names, for records that have no unit. Of a light queue the
+record of each unit must name the queue and that offset.
 
 Cost: one look at the log for each unit, about 40 us; and a walk over the log behind the last batch.
 """
@@ -29,7 +29,10 @@ from stratamq.logstore.scan import Scanned, parse_record
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import QueueKey
 
-REBUILD: Final = "stop the broker, move this queue's directory and the file `checkpoint` away and start: it is built again from the log"
+REBUILD: Final = (
+    "stop the broker, move this queue's directory and the file `checkpoint` away and start: it is built again from the "
+    "commit log"
+)
 _PAGE: Final = 4_096
 
 

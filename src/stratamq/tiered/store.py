@@ -340,6 +340,10 @@ class TieredStore:
         records = [*(memoryview(record) for record in cold), *found.records]
         return found._replace(records=records)
 
+    def set_queue_type(self, topic: str, *, is_batch: bool) -> None:
+        """Say whether a topic has queues of batches; those are not copied."""
+        self.local.set_queue_type(topic, is_batch=is_batch)
+
     def delete_topic(self, topic: str) -> None:
         """Remove all queues of a topic, in both tiers; noted for the tier first, so that no crash brings it back."""
         self.service.delete_topic(topic)

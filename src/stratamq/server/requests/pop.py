@@ -145,6 +145,8 @@ class PopRequests:
         if not 0 < fields.invisible_time <= INVISIBLE_MS_MAX:
             raise InvalidArgument(f"invisibleTime is {fields.invisible_time} ms; allowed: 1 to {INVISIBLE_MS_MAX}")
         config = broker.topics.get(fields.topic)
+        if config.is_batch:
+            raise InvalidArgument(f"topic {fields.topic} has queue.type=BatchCQ, whose messages are pulled, not popped")
         if not config.is_readable:
             raise AccessDenied(f"topic {fields.topic} is not readable")
         if fields.queue_id >= config.queues:

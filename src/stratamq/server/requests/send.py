@@ -19,8 +19,21 @@ from stratamq.broker.sending import delay_level
 from stratamq.broker.timer_messages import is_for_a_time
 from stratamq.broker.topics import DLQ_PREFIX, HALF_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TIMER_TOPIC, TopicConfig
 from stratamq.errors import AccessDenied, GroupNotFound, MessageIllegal, ServiceUnavailable
-from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB
-from stratamq.formats.properties import TIMER_OUT_MS, find_property
+from stratamq.formats.message import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_MASK,
+    SYS_COMPRESSION_ZLIB,
+    SYS_INNER_BATCH,
+    SYS_NEED_UNWRAP,
+)
+from stratamq.formats.properties import (
+    INNER_NUM,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
 from stratamq.logstore.types import Appended, Message, PutDone, PutResult, PutStatus
 from stratamq.protocols.remoting.bodies import decode_batch
 from stratamq.protocols.remoting.codes import VERSION_RECONSUME_LIMIT, RequestCode, ResponseCode
@@ -208,6 +221,9 @@ class SendRequests:
             )
             messages.append(message)
             keys.append(unique_key)
+        if config.is_batch and find_property(fields.properties or "", UNIQ_KEY):
+            self._send_inner_batch(peer, header, fields, config, queue_id, body, sys_flag, len(items))
+            return None
         peer.begin_request()
         try:
             self._put(messages, partial(self._stored_batch, peer, header, config.topic_name, queue_id, keys))
@@ -215,6 +231,75 @@ class SendRequests:
             peer.end_request()
             raise
         return None
+
+    def _send_inner_batch(
+        self,
+        peer: Peer,
+        header: CommandHeader,
+        fields: AnySendHeader,
+        config: TopicConfig,
+        queue_id: int,
+        body: memoryview,
+        sys_flag: int,
+        count: int,
+    ) -> None:
+        """Store a batch as one record: its topic has queues of batches, and the client takes such records apart."""
+        if not count:
+            raise MessageIllegal("a batch holds no message")
+        known = decode_properties(fields.properties or "")
+        known[INNER_NUM] = str(count)
+        message, unique_key = self._sending.message(
+            config,
+            queue_id,
+            body=body,
+            properties=encode_properties(known),
+            born_timestamp=fields.born_timestamp,
+            born_host=peer.born_host,
+            flag=fields.flag,
+            sys_flag=sys_flag | SYS_INNER_BATCH | SYS_NEED_UNWRAP,
+            reconsume_times=0,
+        )
+        peer.begin_request()
+        try:
+            self._put(
+                (message,), partial(self._stored_inner, peer, header, config.topic_name, queue_id, unique_key, count)
+            )
+        except BaseException:
+            peer.end_request()
+            raise
+
+    def _stored_inner(
+        self,
+        peer: Peer,
+        header: CommandHeader,
+        topic: str,
+        queue_id: int,
+        unique_key: str,
+        count: int,
+        result: PutResult,
+    ) -> None:
+        """The store has dealt with an inner batch: answer with one id, and say what became of the batch."""
+        peer.end_request()
+        if not result.appended:
+            self._answer_failure(peer, header, result)
+            return
+        appended = result.appended[0]
+        counters, tally = self._counters, self._puts[topic]
+        counters.messages_put += count
+        counters.bytes_put += appended.size
+        tally.count += count
+        tally.size += appended.size
+        if header.flag & 2:
+            return
+        ext = {
+            **self._replies.refused_ext(),
+            "msgId": f"{self._broker.host_hex}{appended.physical_offset:016X}",
+            "queueId": str(queue_id),
+            "queueOffset": str(appended.queue_offset),
+            "transactionId": unique_key,
+            "batchUniqId": unique_key,
+        }
+        peer.write(encode_response(header, CODE_OF_PUT[result.status], ext=ext))
 
     def _stored_batch(
         self, peer: Peer, header: CommandHeader, topic: str, queue_id: int, keys: list[str], result: PutResult
