@@ -18,6 +18,7 @@ JOBS: Final = {
     "verify": Lazy("stratamq.cli.jobs.verify:verify", "Check a store of any size: store check in parallel."),
     "rebuild": Lazy("stratamq.cli.jobs.rebuild:rebuild", "Make ConsumeQueues and index anew from the CommitLog."),
     "compact": Lazy("stratamq.cli.jobs.compact:compact", "Join flat segments of a cold tier into Parquet."),
+    "export": Lazy("stratamq.cli.jobs.export:export", "Add what is new in topics to a Parquet table."),
 }
 
 TAGS = (
