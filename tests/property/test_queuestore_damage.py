@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,8 +29,6 @@ CONFIG = QueueStoreConfig(
     recent_bytes_max=4096,
     maintenance_bytes=1024,
 )
-FOLDER = tempfile.gettempdir() + "/stratamq-damage"
-"""Where the store says it lies; the files are in memory."""
 Key = tuple[str, int]
 """Queue and sequence number."""
 
@@ -113,6 +111,12 @@ def filled(folder: str, clean: bool) -> Filled:
     return Filled(disk, published, contents, places)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """Where the stores say that they lie; the files are in memory."""
+    return str(tmp_path_factory.mktemp("store"))
+
+
 DAMAGES = st.sampled_from(["flip", "cut", "zeros"])
 
 
@@ -124,14 +128,8 @@ DAMAGES = st.sampled_from(["flip", "cut", "zeros"])
     where=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),
 )
-def test_one_damage_costs_nothing_beyond_its_file(clean, pick, damage, where, bit):
-    with tempfile.TemporaryDirectory(prefix="stratamq-damage-") as folder:
-        check_damage(folder, clean, pick, damage, where, bit)
-
-
-def check_damage(folder: str, clean: bool, pick: int, damage: str, where: float, bit: int) -> None:
-    """Damage one file of a copy, open it, compare."""
-    before = filled(FOLDER, clean)
+def test_one_damage_costs_nothing_beyond_its_file(folder, clean, pick, damage, where, bit):
+    before = filled(folder, clean)
     disk = before.disk.crash(None)
     names = sorted((directory, name) for directory, files in disk.directories.items() for name in files)
     directory, name = names[pick % len(names)]
@@ -145,7 +143,7 @@ def check_damage(folder: str, clean: bool, pick: int, damage: str, where: float,
         at -= at % 512
         data[at : at + 512] = bytes(len(data[at : at + 512]))
     path = os.path.join(directory, name)
-    store = open_or_refuse(disk)
+    store = open_or_refuse(folder, disk)
     if store is None:  # what says which messages there are may not be guessed
         assert name.endswith((".jnl", "manifest")), f"{path} keeps the store from being opened"
         return
@@ -158,10 +156,10 @@ def check_damage(folder: str, clean: bool, pick: int, damage: str, where: float,
         store._lock.release()
 
 
-def open_or_refuse(disk: MemoryDisk) -> QueueStore | None:
+def open_or_refuse(folder: str, disk: MemoryDisk) -> QueueStore | None:
     """The store; None where it is refused with a typed error."""
     try:
-        return open_store(FOLDER, disk)
+        return open_store(folder, disk)
     except CorruptionError:
         return None
 
