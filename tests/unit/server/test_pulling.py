@@ -215,3 +215,16 @@ def test_a_lost_wake_up_is_made_good(harness):
     assert harness.peer.take() == []
     harness.pulls.check_behind()
     assert records(harness.peer.take()[0].body)[0].body == b"new"
+
+
+def test_who_is_far_behind_is_sent_to_a_slave_where_slaves_are_read(harness):
+    for _ in range(5):
+        harness.send(body=bytes(500))
+    harness.broker.groups.put(GroupConfig(group_name="g", broker_id=0, which_broker_when_consume_slowly=7))
+
+    def suggested(offset: int) -> str:
+        return harness.pull(queueOffset=offset, maxMsgNums=1).ext["suggestWhichBrokerId"]
+
+    assert {suggested(offset) for offset in range(5)} == {"0"}  # nobody is
+    harness.broker.replica.far_behind_bytes = 1000
+    assert [suggested(offset) for offset in range(6)] == ["7", "7", "7", "0", "0", "0"]
