@@ -642,6 +642,12 @@ class BrokerConfig:
         rocketmq="transactionOpBatchInterval",
         doc="How long a mark waits for further finished transactions.",
     )
+    pop_retry_v2: bool = setting(
+        False,
+        rocketmq="enableRetryTopicV2",
+        doc="Whether popped messages that nobody acknowledged go to %RETRY%group+topic instead of %RETRY%group_topic. "
+        "Both are read, whatever this says.",
+    )
     transaction_halves_max: int = setting(
         200_000,
         at_least=100,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from stratamq.broker.topics import HALF_OP_TOPIC, HALF_TOPIC
@@ -23,7 +24,7 @@ from stratamq.formats.message import (
     encode_record,
 )
 from stratamq.formats.properties import decode_properties, encode_properties, find_property
-from stratamq.logstore.types import Message
+from stratamq.logstore.types import Appended, Message
 
 PRODUCER_GROUP: Final = "PGROUP"
 TRANSACTION_ID: Final = "__transactionId__"
@@ -81,10 +82,26 @@ def half_message(message: Message) -> Message:
 
 def half_of(record: Record) -> Half:
     """Which half message a record of the half topic is. An offset that cannot be that of a first copy is ignored."""
-    text = find_property(record.properties, PREPARED_QUEUE_OFFSET) or ""
-    if text.isdecimal() and len(text) < 19 and int(text) < record.queue_offset:
-        return Half(record.queue_offset, int(text))
-    return Half(record.queue_offset, record.queue_offset)
+    return half_at(record.properties, record.queue_offset)
+
+
+def half_at(properties: str, queue_offset: int) -> Half:
+    """The same, of a half message that was just stored at a queue offset."""
+    text = find_property(properties, PREPARED_QUEUE_OFFSET) or ""
+    is_copy = text.isdecimal() and len(text) < 19 and int(text) < queue_offset
+    return Half(queue_offset, int(text) if is_copy else queue_offset)
+
+
+def copied(record: Record, properties: str, appended: Appended) -> Record:
+    """The record of a copy that was just stored, which may not be readable yet."""
+    return replace(
+        record,
+        size=appended.size,
+        properties=properties,
+        queue_offset=appended.queue_offset,
+        physical_offset=appended.physical_offset,
+        store_timestamp=appended.store_timestamp,
+    )
 
 
 def is_copy(record: Record, other: Record) -> bool:
@@ -116,13 +133,18 @@ def committed_message(record: Record, topic: str, queue_id: int) -> Message:
 
 
 def half_again(record: Record, *, topic: str = HALF_TOPIC, check_times: int | None = None) -> Message:
-    """A copy of a half message at the end of its topic; ``check_times`` is set when given."""
+    """A copy of a half message at the end of its topic; ``check_times`` is set when given.
+
+    It waits for the sync, where there is one: an answer to the question must find it.
+    """
     known = decode_properties(record.properties)
     if record.topic == HALF_TOPIC:
         known[PREPARED_QUEUE_OFFSET] = str(half_of(record).first)
     if check_times is not None:
         known[CHECK_TIMES] = str(check_times)
-    return _copy(record, topic, 0, encode_properties(known))
+    message = _copy(record, topic, 0, encode_properties(known))
+    message.wait_for_sync = True
+    return message
 
 
 def _copy(record: Record, topic: str, queue_id: int, properties: str) -> Message:

@@ -410,8 +410,12 @@ class Pop:
         elif key.topic.startswith(RETRY_PREFIX):
             target = key.topic
         else:
-            target = self._topics.ensure(pop_retry_topic(key.topic, key.group), queues=1).topic_name
+            target = self._retry_topic(key)
         return retry_copy(record, topic=target, queue_id=0, message_id=record.message_id)
+
+    def _retry_topic(self, key: Key) -> str:
+        topic = pop_retry_topic(key.topic, key.group, is_v2=self.config.pop_retry_v2)
+        return self._topics.ensure(topic, queues=1).topic_name
 
     # --- reading back ---
 

@@ -57,9 +57,31 @@ def revive_topic(cluster: str) -> str:
     return f"rmq_sys_REVIVE_LOG_{cluster}"
 
 
-def pop_retry_topic(topic: str, group: str) -> str:
-    """Where messages of a topic go that a group popped and did not acknowledge."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
+def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
+    """Where messages of a topic go that a group popped and did not acknowledge.
+
+    The second form (`enableRetryTopicV2`) cannot mean two pairs of group and topic, the first can.
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
+    """Both forms: what was given back under one is given out after the setting has changed too."""
+    return pop_retry_topic(topic, group), pop_retry_topic(topic, group, is_v2=True)
+
+
+def retry_flag(topic: str) -> str:
+    """How POP_CK names the kind of a topic: 0 an ordinary one, 1 and 2 retry topics of the two forms."""
+    if not topic.startswith(RETRY_PREFIX):
+        return "0"
+    return "2" if "+" in topic else "1"
+
+
+def popped_topic(topic: str, group: str, flag: str) -> str:
+    """The topic that a message was popped from: clients name the real one, or the one it is called by."""
+    if flag not in ("1", "2") or topic.startswith(RETRY_PREFIX):
+        return topic
+    return pop_retry_topic(topic, group, is_v2=flag == "2")
 
 
 def parse_handle(text: str) -> Handle:

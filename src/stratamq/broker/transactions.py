@@ -26,7 +26,9 @@ from stratamq.broker.half_messages import (
     Half,
     Step,
     check_times,
+    copied,
     half_again,
+    half_at,
     half_of,
     is_copy,
     mark_message,
@@ -41,7 +43,7 @@ from stratamq.broker.topics import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from stratamq.config import BrokerConfig, RetentionConfig
 from stratamq.errors import CorruptionError, FlowControlled, ServiceUnavailable
 from stratamq.formats.message import Record, decode_record
-from stratamq.logstore.types import GetStatus, Message, PutResult, PutStatus
+from stratamq.logstore.types import Appended, GetStatus, Message, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
@@ -124,11 +126,9 @@ class Transactions:
         if is_done and not self._table.is_finished(half):
             self._finish(half, now_ms)
 
-    def resumed(self, result: PutResult, now_ms: int) -> None:
+    def resumed(self, message: Message, appended: Appended, now_ms: int) -> None:
         """A half message that had been put aside was appended anew. It may have been ended meanwhile."""
-        record = self._appended(result)
-        if record is not None:
-            self._follow(half_of(record), record, False, now_ms)
+        self._follow(half_at(message.properties, appended.queue_offset), appended.queue_offset, now_ms)
 
     def _finish(self, half: Half, now_ms: int) -> None:
         offset = self._table.finish(half)
@@ -299,9 +299,9 @@ class Transactions:
             message: Message = half_again(record, topic=CHECK_MAX_TOPIC)
         else:
             message = half_again(record, check_times=check_times(record) + 1 if step is Step.ASK else None)
-        self._committer.put((message,), partial(self._was_moved, record, step, now_ms))
+        self._committer.put((message,), partial(self._was_moved, record, message.properties, step, now_ms))
 
-    def _was_moved(self, record: Record, step: Step, now_ms: int, result: PutResult) -> None:
+    def _was_moved(self, record: Record, properties: str, step: Step, now_ms: int, result: PutResult) -> None:
         self._in_work = False
         if result.status not in _STORED:
             _log.warning("half message %d could not be appended anew: %s", record.queue_offset, result.remark)
@@ -312,24 +312,20 @@ class Transactions:
             if place is not None and not self._table.is_finished(half):
                 self.counts.add(place[0], -1, now_ms)
         else:
-            copy = self._appended(result)
-            if copy is not None:
-                self._follow(half, copy, step is Step.ASK, now_ms)
+            appended = result.appended[0]
+            is_open = self._follow(half, appended.queue_offset, now_ms)
+            if is_open and step is Step.ASK and not self._table.is_ending(half):
+                self.ask(copied(record, properties, appended))
         self._advance(half.offset + 1)
         self._check(now_ms)
 
-    def _appended(self, result: PutResult) -> Record | None:
-        view = self._store.record_at(result.appended[0].physical_offset) if result.appended else None
-        return None if view is None else decode_record(view)
-
-    def _follow(self, half: Half, copy: Record, is_asked: bool, now_ms: int) -> None:
-        """A half message has a copy now: whatever is known of it holds for the copy, or its producer is asked."""
+    def _follow(self, half: Half, offset: int, now_ms: int) -> bool:
+        """A half message has a copy now: whatever is known of it holds for the copy. Says whether it is open."""
         is_finished = self._table.is_finished(half)
-        self._table.copied(half, copy.queue_offset)
+        self._table.copied(half, offset)
         if is_finished:  # ended while it was being moved
             self._finish(half, now_ms)
-        elif is_asked and not self._table.is_ending(half):
-            self.ask(copy)
+        return not is_finished
 
     def _advance(self, offset: int) -> None:
         self._table.advance(offset)

@@ -31,6 +31,7 @@ RETRY_TOPIC_BYTES_MAX: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 QUEUE_ID_MAX: Final = 2**31 - 1
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_RETRY_TOPIC: Final = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+(\+[%|a-zA-Z0-9_-]+)?\Z")
 
 
 def stream_file_name(base: int) -> str:
@@ -44,9 +45,13 @@ def is_base_name(name: str) -> bool:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether ``topic`` may name a topic, and so a directory: RocketMQ's characters, at most 127 bytes (retry: 255)."""
-    longest = RETRY_TOPIC_BYTES_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_BYTES_MAX
-    return len(topic) <= longest and _TOPIC.match(topic) is not None
+    """Whether ``topic`` may name a topic, and so a directory: RocketMQ's characters, at most 127 bytes.
+
+    Retry topics may have 255, and those of pop consumption's second form one ``+`` between group and topic.
+    """
+    if topic.startswith(RETRY_PREFIX):
+        return len(topic) <= RETRY_TOPIC_BYTES_MAX and _RETRY_TOPIC.match(topic) is not None
+    return len(topic) <= TOPIC_BYTES_MAX and _TOPIC.match(topic) is not None
 
 
 def list_stream_files(

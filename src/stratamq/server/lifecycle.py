@@ -56,6 +56,7 @@ from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pop import PopRequests
+from stratamq.server.requests.pop_acks import PopAckRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
@@ -373,6 +374,7 @@ class Server:
             TimerRequests(broker),
             TransactionRequests(broker),
             self._pops,
+            PopAckRequests(broker, self._pops.waiting.arrived),
             AssignmentRequests(broker),
             RetentionRequests(self.retention),
             *admin_families(broker, self._pulls, str(self.settings.data_dir)),
@@ -426,7 +428,7 @@ class Server:
     def _tick(self) -> None:
         assert self._pulls is not None
         self._pulls.expire()
-        self._pops.expire()
+        self._pops.waiting.expire()
         if self.broker.is_accepting:
             self.broker.run_due()
         if self.broker.has_unsaved_tables:
@@ -479,7 +481,7 @@ class Server:
         self.broker.is_accepting = False
         if self._pulls is not None:
             self._pulls.release_all()
-            self._pops.release_all()
+            self._pops.waiting.release_all()
         for listener in self._listeners:
             listener.close_quiet_peers()
         await self._stack.aclose()

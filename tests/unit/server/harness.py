@@ -28,6 +28,7 @@ from stratamq.server.requests.members import MemberRequests
 from stratamq.server.requests.messages import MessageRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pop import PopRequests
+from stratamq.server.requests.pop_acks import PopAckRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.send import SendRequests
@@ -164,6 +165,7 @@ class Harness:
             TimerRequests(self.broker),
             TransactionRequests(self.broker),
             self.pops,
+            PopAckRequests(self.broker, self.pops.waiting.arrived),
             AssignmentRequests(self.broker),
             *admin_families(self.broker, self.pulls, str(directory)),
             SettingsRequests(self.live, lambda: "{}"),

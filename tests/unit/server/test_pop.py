@@ -45,7 +45,7 @@ def handles(answer: Answer) -> list[tuple[str, int, str]]:
         starts[flag, queue] = start
     found = []
     for record in records(answer.body):
-        flag = "1" if record.topic.startswith("%RETRY%") else "0"
+        flag = ("2" if "+" in record.topic else "1") if record.topic.startswith("%RETRY%") else "0"
         words = [starts[flag, str(record.queue_id)], answer.ext["popTime"], answer.ext["invisibleTime"]]
         words += [answer.ext["reviveQid"], flag, "broker-a", str(record.queue_id), str(record.queue_offset)]
         found.append((record.topic, record.queue_offset, " ".join(words)))
@@ -74,7 +74,7 @@ def later(harness: Harness, ms: int) -> None:
     """Let time pass, and do what is due."""
     harness.clock.advance(ms)
     harness.broker.run_due()
-    harness.pops.expire()
+    harness.pops.waiting.expire()
 
 
 def fill(harness: Harness, count: int = 3, queue: int = 0) -> None:
@@ -199,9 +199,9 @@ def test_too_many_pops_that_wait_are_told(tmp_path):
     harness.request(200050, fields | {"pollTime": "15000"}, peer=other)
     assert [answer.code for answer in other.take()] == [209]
     one.is_closed = True
-    harness.pops.expire()
+    harness.pops.waiting.expire()
     harness.request(200050, fields | {"pollTime": "15000"}, peer=other)
-    harness.pops.release_all()
+    harness.pops.waiting.release_all()
     assert [answer.code for answer in other.take()] == [14]
     harness.close()
 
@@ -468,3 +468,33 @@ def test_pops_that_waited_keep_to_the_bound(tmp_path):
     assert harness.broker.pop.open_count == 2
     assert sorted(answer.code for peer in peers for answer in peer.take()) == [0, 0, 2, 2]
     harness.close()
+
+
+@pytest.mark.parametrize("name_in_ack", ["T", "%RETRY%g+T"])
+def test_retry_topics_of_the_second_form(tmp_path, name_in_ack):
+    harness = Harness(tmp_path, BrokerConfig(pop_retry_v2=True))
+    fill(harness, 2)
+    pop(harness)
+    later(harness, INVISIBLE)
+    assert harness.store.max_offset("%RETRY%g+T", 0) == 2
+    again = pop(harness, maxMsgNums=1)
+    assert again.ext["msgOffsetInfo"] == "2 0 0"
+    _, offset, text = handles(again)[0]
+    assert ack(harness, (name_in_ack, offset, text)).code == 0
+    harness.close()
+    harness = Harness(tmp_path, clock=harness.clock)  # the setting is back where it was: both forms are read
+    rest = pop(harness)
+    assert rest.ext["msgOffsetInfo"] == "2 0 1"
+    row = {"c": "g", "t": "T", "r": "2", "so": 1, "q": 0, "rq": 0, "pt": int(rest.ext["popTime"]), "it": INVISIBLE}
+    row["b"] = base64.b64encode(bytes([1])).decode()
+    assert harness.ask(200151, {}, {"brokerName": "broker-a", "acks": [row]}).code == 0
+    later(harness, INVISIBLE)
+    assert pop(harness).code == 210
+    harness.close()
+
+
+def test_a_rollback_of_check_points_has_nothing_to_do(harness):
+    fill(harness, 1)
+    answer = pop(harness)
+    assert harness.ask(200056, {}).code == 0
+    assert ack(harness, handles(answer)[0]).code == 0

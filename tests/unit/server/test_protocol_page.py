@@ -16,6 +16,7 @@ from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.offsets import OffsetRequests
 from stratamq.server.requests.pop import PopRequests
+from stratamq.server.requests.pop_acks import PopAckRequests
 from stratamq.server.requests.pull import PullRequests
 from stratamq.server.requests.reply import ReplyRequests
 from stratamq.server.requests.retention import RetentionRequests
@@ -32,6 +33,7 @@ BROKER: tuple[type[object], ...] = (
     TransactionRequests,
     PullRequests,
     PopRequests,
+    PopAckRequests,
     AssignmentRequests,
     MessageRequests,
     MemberRequests,

@@ -376,3 +376,19 @@ def test_finished_halves_are_passed_over_faster_than_they_come(harness):
         assert end(harness, half(harness, number), 12) == 0
     wait(harness, steps=1)
     assert harness.broker.offsets.find(GROUP, HALF, 0) == 500
+
+
+def test_a_copy_that_cannot_be_read_yet_is_asked_about(harness, monkeypatch):
+    half(harness)
+    monkeypatch.setattr(harness.store, "record_at", lambda offset: None)
+    wait(harness)
+    monkeypatch.undo()
+    ((ext, record),) = harness.peer.asked
+    copy = stored(harness, HALF)[1]
+    assert (record.physical_offset, record.queue_offset, record.store_timestamp) == (
+        copy.physical_offset,
+        copy.queue_offset,
+        copy.store_timestamp,
+    )
+    assert ext["offsetMsgId"] == copy.message_id
+    assert end(harness, asked_place(harness), checked=True) == 0

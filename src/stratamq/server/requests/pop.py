@@ -1,19 +1,16 @@
-"""Pop consumption: POP_MESSAGE (200050), acks, invisible times, and pops that wait.
+"""Pop consumption: POP_MESSAGE (200050), PEEK_MESSAGE, NOTIFICATION, POLLING_INFO. Acks are in `pop_acks`.
 
 A pop looks at the group's retry topic first now and then, else at the queues asked for, then at the retry topic; it
 leaves with the records of all of them once their check-points are stored. One that finds nothing waits until something
 comes into the topic or its retry topic.
 
-Source: apache/rocketmq broker/.../PopMessageProcessor.java, AckMessageProcessor.java,
-ChangeInvisibleTimeProcessor.java, NotificationProcessor.java.
+Source: apache/rocketmq broker/.../PopMessageProcessor.java, PeekMessageProcessor.java,
+NotificationProcessor.java.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -25,70 +22,45 @@ from stratamq.broker.pop_records import (
     ORDERED_REVIVE_QUEUE,
     RETRY_PREFIX,
     Given,
-    Handle,
-    Key,
     message_offset_info,
-    parse_handle,
-    pop_retry_topic,
+    pop_retry_topics,
+    retry_flag,
     start_offset_info,
 )
 from stratamq.broker.subscriptions import EXPRESSION_TAG, parse_subscription
 from stratamq.broker.topics import PERM_READ, TopicConfig
 from stratamq.errors import (
     AccessDenied,
-    GroupNotFound,
     InvalidArgument,
-    MessageIllegal,
     QueueNotFound,
-    ReadPending,
     ServiceUnavailable,
     StrataError,
 )
 from stratamq.formats.message import decode_record
 from stratamq.logstore.types import GetResult, GetStatus
-from stratamq.protocols.remoting.bodies import body_error, load_object
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.headers import HeaderReader
 from stratamq.protocols.remoting.pop_headers import (
-    AckHeader,
-    ChangeInvisibleHeader,
     NotificationHeader,
     PeekHeader,
     PollingInfoHeader,
     PopHeader,
 )
-from stratamq.protocols.remoting.replies import encode_response, response_to_error
+from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
+from stratamq.server.requests.pop_acks import INVISIBLE_MS_MAX
+from stratamq.server.requests.pop_waiting import PopWaiting, Waiting
 from stratamq.server.requests.pull import filters_off
 
 _read_pop: Final = HeaderReader(PopHeader)
-_read_ack: Final = HeaderReader(AckHeader)
-_read_change: Final = HeaderReader(ChangeInvisibleHeader)
 _read_peek: Final = HeaderReader(PeekHeader)
 _read_notification: Final = HeaderReader(NotificationHeader)
 _read_polling: Final = HeaderReader(PollingInfoHeader)
 
 BYTES_MAX: Final = 4 * 1024 * 1024
 POLL_MS_MAX: Final = 600_000
-INVISIBLE_MS_MAX: Final = 7 * 24 * 3_600_000
-BATCH_ACKS_MAX: Final = 10_000
-RECHECK_MS: Final = 1_000
-"""How often pops that wait are run again for what no arrival tells: queues that ordered consumers give free."""
 _MOVED: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.MESSAGE_WAS_REMOVING)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A pop or a notification that waits."""
-
-    peer: Peer
-    header: CommandHeader
-    topic: str
-    group: str
-    deadline_ms: int
-    run: Callable[[], bool]
-    """Tries again; True when it answered."""
 
 
 @dataclass(slots=True)
@@ -114,10 +86,7 @@ class PopRequests:
         self._broker = broker
         self._pop = broker.pop
         self._turn = 0
-        self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
-        self._topics_waited_for: dict[str, int] = {}
-        self._next_recheck_ms = 0
-        broker.arrival_listeners.append(self.arrived)
+        self.waiting = PopWaiting(broker)
 
     # --- popping ---
 
@@ -130,7 +99,7 @@ class PopRequests:
         deadline = self._broker.clock.monotonic_ms() + min(max(0, fields.poll_time), POLL_MS_MAX)
         run = partial(self._run, peer, header, fields, config, filters)
         if not run():
-            self._wait(_Waiting(peer, header, fields.topic, fields.consumer_group, deadline, run))
+            self.waiting.wait(Waiting(peer, header, fields.topic, fields.consumer_group, deadline, run))
         return None
 
     def _check(self, fields: PopHeader) -> TopicConfig:
@@ -180,19 +149,20 @@ class PopRequests:
         now = self._broker.clock.wall_ms()
         harvest = _Harvest(fields.max_msg_nums)
         self._turn += 1
-        retry = pop_retry_topic(fields.topic, fields.consumer_group)
+        retries = self._retry_topics(fields.topic, fields.consumer_group)
         is_retry_first = (
             self._turn * self._broker.config.pop_retry_percent % 100 < self._broker.config.pop_retry_percent
-        )
-        has_retry = not fields.topic.startswith(RETRY_PREFIX) and self._broker.topics.find(retry) is not None
-        if has_retry and is_retry_first and not fields.order:
-            self._take(fields, retry, 0, {}, harvest, now)
+        ) and not fields.order
+        if is_retry_first:
+            for retry in retries:
+                self._take(fields, retry, 0, {}, harvest, now)
         queues = [fields.queue_id] if fields.queue_id >= 0 else list(range(config.read_queue_nums))
         begin = self._turn % max(1, len(queues))
         for queue_id in queues[begin:] + queues[:begin]:
             self._take(fields, fields.topic, queue_id, filters, harvest, now)
-        if has_retry and not is_retry_first:
-            self._take(fields, retry, 0, {}, harvest, now)
+        if not is_retry_first:
+            for retry in retries:
+                self._take(fields, retry, 0, {}, harvest, now)
         if not harvest.count:
             if harvest.failure is not None:
                 raise harvest.failure
@@ -206,6 +176,12 @@ class PopRequests:
                 fields.consumer_group, harvest.popped, pop_ms=now, invisible_ms=fields.invisible_time, done=done
             )
         return True
+
+    def _retry_topics(self, topic: str, group: str) -> list[str]:
+        """The retry topics that are there, of a topic that is none itself."""
+        if topic.startswith(RETRY_PREFIX):
+            return []
+        return [retry for retry in pop_retry_topics(topic, group) if self._broker.topics.find(retry) is not None]
 
     def _take(
         self, fields: PopHeader, topic: str, queue_id: int, filters: dict[str, Any], harvest: _Harvest, now: int
@@ -235,8 +211,7 @@ class PopRequests:
         else:
             self._pop.move(group, topic, queue_id, found.next_offset)
             harvest.popped.append(Popped(topic, queue_id, offsets, found))
-        flag = "1" if topic.startswith(RETRY_PREFIX) else "0"
-        harvest.given.append(Given(flag, queue_id, offsets[0], offsets))
+        harvest.given.append(Given(retry_flag(topic), queue_id, offsets[0], offsets))
         harvest.records += found.records
         harvest.bytes += found.total_bytes
         harvest.count += len(offsets)
@@ -320,197 +295,6 @@ class PopRequests:
             ext["orderCountInfo"] = ";".join(harvest.order_counts)
         peer.write(encode_response(header, ResponseCode.SUCCESS, ext=ext, body=b"".join(harvest.records)))
 
-    # --- waiting ---
-
-    def _wait(self, waiting: _Waiting) -> None:
-        """Let a request wait, or answer that it may not."""
-        if waiting.deadline_ms <= self._broker.clock.monotonic_ms() or waiting.header.is_one_way:
-            self._time_is_up(waiting)
-            return
-        if len(self._waiting) >= self._broker.config.pop_waiting_max:
-            waiting.peer.write(encode_response(waiting.header, ResponseCode.POLLING_FULL, remark="too many pops wait"))
-            return
-        self._waiting[waiting] = None
-        for topic in self._topics_of(waiting):
-            self._topics_waited_for[topic] = self._topics_waited_for.get(topic, 0) + 1
-
-    @staticmethod
-    def _topics_of(waiting: _Waiting) -> tuple[str, str]:
-        return waiting.topic, pop_retry_topic(waiting.topic, waiting.group)
-
-    def _leave(self, waiting: _Waiting) -> None:
-        if self._waiting.pop(waiting, 0) is None:
-            for topic in self._topics_of(waiting):
-                left = self._topics_waited_for[topic] - 1
-                if left:
-                    self._topics_waited_for[topic] = left
-                else:
-                    del self._topics_waited_for[topic]
-
-    def _time_is_up(self, waiting: _Waiting) -> None:
-        code, ext = ResponseCode.POLLING_TIMEOUT, None
-        if waiting.header.code == RequestCode.NOTIFICATION:
-            code, ext = ResponseCode.SUCCESS, {"hasMsg": "false", "pollingFull": "false"}
-        waiting.peer.write(
-            encode_response(waiting.header, code, ext=ext, remark=None if ext else "nothing came in time")
-        )
-
-    def arrived(self, topic: str) -> None:
-        """Something came into a topic: who waits for it tries again, the oldest first."""
-        if topic in self._topics_waited_for:
-            self._try_again([one for one in self._waiting if topic in self._topics_of(one)])
-
-    def _try_again(self, waiting: Sequence[_Waiting]) -> None:
-        for one in waiting:
-            if one.peer.is_closed:
-                self._leave(one)
-            elif not one.peer.is_clogged:
-                try:
-                    is_done = one.run()
-                except ReadPending:
-                    is_done = False  # it is being fetched from the cold tier: the next look finds it
-                except Exception as error:
-                    code, remark = response_to_error(error)
-                    one.peer.write(encode_response(one.header, code, remark=remark))
-                    is_done = True
-                if is_done:
-                    self._leave(one)
-
-    def expire(self) -> None:
-        """Answer those whose time is up; let the others look again now and then. Called every tenth of a second."""
-        now = self._broker.clock.monotonic_ms()
-        for one in [one for one in self._waiting if one.deadline_ms <= now or one.peer.is_closed]:
-            self._leave(one)
-            if not one.peer.is_closed:
-                self._time_is_up(one)
-        if self._waiting and now >= self._next_recheck_ms:
-            self._next_recheck_ms = now + RECHECK_MS
-            self._try_again(list(self._waiting))
-
-    def release_all(self) -> None:
-        """Refuse all that wait: the broker stops."""
-        code, remark = response_to_error(ServiceUnavailable("the broker is stopping"))
-        for one in list(self._waiting):
-            self._leave(one)
-            if not one.peer.is_closed:
-                one.peer.write(encode_response(one.header, code, remark=remark))
-
-    # --- acks ---
-
-    def _own_topic(self, topic: str, group: str, handle: Handle) -> str:
-        """The topic that the message was popped from: clients name the real one, or the one it is called by."""
-        if handle.retry_flag == "1" and not topic.startswith(RETRY_PREFIX):
-            return pop_retry_topic(topic, group)
-        return topic
-
-    def _checked(self, topic: str, group: str, queue_id: int) -> None:
-        config = self._broker.topics.get(topic)
-        if not 0 <= queue_id < config.queues:
-            raise MessageIllegal(f"topic {topic} has {config.queues} queues, there is no queue {queue_id}")
-        if self._broker.groups.find(group) is None:
-            raise GroupNotFound(f"consumer group {group} does not exist")
-
-    @serves(RequestCode.ACK_MESSAGE)
-    def ack(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """A popped message was consumed; answered when that is stored."""
-        fields = _read_ack(header)
-        handle = parse_handle(fields.extra_info)
-        group, topic = fields.consumer_group, self._own_topic(fields.topic, fields.consumer_group, handle)
-        self._checked(topic, group, fields.queue_id)
-        store = self._broker.store
-        if not store.min_offset(topic, fields.queue_id) <= fields.offset <= store.max_offset(topic, fields.queue_id):
-            return encode_response(
-                header, ResponseCode.NO_MESSAGE, remark=f"offset {fields.offset} is not in the queue"
-            )
-        if handle.revive_queue == ORDERED_REVIVE_QUEUE:
-            self._ack_in_order(group, topic, fields.queue_id, fields.offset, handle.pop_ms)
-            return encode_response(header, ResponseCode.SUCCESS)
-        self._pop.check_loaded()
-        peer.begin_request()
-        self._pop.ack(
-            Key(group, topic, fields.queue_id, handle.start, handle.pop_ms),
-            (fields.offset,),
-            now_ms=self._broker.clock.wall_ms(),
-            done=partial(self._done, peer, header, {}),
-        )
-        return None
-
-    def _ack_in_order(self, group: str, topic: str, queue_id: int, offset: int, pop_ms: int) -> None:
-        progress = self._broker.pop_order.ack((group, topic, queue_id), offset, pop_ms)
-        if progress is not None:
-            self._broker.offsets.commit(group, topic, queue_id, progress)
-            self.arrived(topic)
-
-    def _done(self, peer: Peer, header: CommandHeader, ext: dict[str, str], failure: str) -> None:
-        peer.end_request()
-        if header.is_one_way:
-            return
-        if failure:
-            peer.write(encode_response(header, ResponseCode.SYSTEM_ERROR, remark=failure))
-        else:
-            peer.write(encode_response(header, ResponseCode.SUCCESS, ext=ext))
-
-    @serves(RequestCode.BATCH_ACK_MESSAGE)
-    def batch_ack(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Many popped messages were consumed; answered when all of that is stored."""
-        acks = load_object(body).get("acks")
-        if not isinstance(acks, list) or not all(isinstance(one, dict) for one in acks):
-            raise body_error("acks must be a list of objects")
-        if len(acks) > BATCH_ACKS_MAX:
-            raise InvalidArgument(f"{len(acks)} acks at once; at most {BATCH_ACKS_MAX}")
-        self._pop.check_loaded()
-        now = self._broker.clock.wall_ms()
-        read = [_read_batch_ack(one) for one in acks]
-        peer.begin_request()
-        left = 1
-        failures: list[str] = []
-
-        def done(failure: str) -> None:
-            nonlocal left
-            left -= 1
-            if failure:
-                failures.append(failure)
-            if not left:
-                self._done(peer, header, {}, failures[0] if failures else "")
-
-        for key, revive_queue, offsets in read:
-            if revive_queue == ORDERED_REVIVE_QUEUE:
-                for offset in offsets:
-                    self._ack_in_order(key.group, key.topic, key.queue_id, offset, key.pop_ms)
-            elif offsets:
-                left += 1
-                self._pop.ack(key, offsets, now_ms=now, done=done)
-        done("")
-        return None
-
-    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-    def change(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Hold a popped message longer, or give it back sooner; the client makes a new POP_CK of the answer."""
-        fields = _read_change(header)
-        handle = parse_handle(fields.extra_info)
-        if not 0 <= fields.invisible_time <= INVISIBLE_MS_MAX:
-            raise InvalidArgument(f"invisibleTime is {fields.invisible_time} ms; allowed: 0 to {INVISIBLE_MS_MAX}")
-        group, topic = fields.consumer_group, self._own_topic(fields.topic, fields.consumer_group, handle)
-        self._checked(topic, group, fields.queue_id)
-        now = self._broker.clock.wall_ms()
-        if handle.revive_queue == ORDERED_REVIVE_QUEUE:
-            place = (group, topic, fields.queue_id)
-            self._broker.pop_order.change(place, fields.offset, handle.pop_ms, now + fields.invisible_time)
-            ext = _times(handle.pop_ms, fields.invisible_time, ORDERED_REVIVE_QUEUE)
-            return encode_response(header, ResponseCode.SUCCESS, ext=ext)
-        self._pop.check_loaded()
-        peer.begin_request()
-        key = Key(group, topic, fields.queue_id, handle.start, handle.pop_ms)
-        pop_ms = self._pop.free_pop_ms(key, fields.offset, now)
-        self._pop.change(
-            key,
-            fields.offset,
-            pop_ms=pop_ms,
-            invisible_ms=fields.invisible_time,
-            done=partial(self._done, peer, header, _times(pop_ms, fields.invisible_time, 0)),
-        )
-        return None
-
     # --- looking ---
 
     @serves(RequestCode.PEEK_MESSAGE)
@@ -541,18 +325,16 @@ class PopRequests:
         deadline = self._broker.clock.monotonic_ms() + min(max(0, fields.poll_time), POLL_MS_MAX)
         run = partial(self._notify, peer, header, fields)
         if not run():
-            self._wait(_Waiting(peer, header, fields.topic, fields.consumer_group, deadline, run))
+            self.waiting.wait(Waiting(peer, header, fields.topic, fields.consumer_group, deadline, run))
         return None
 
     def _notify(self, peer: Peer, header: CommandHeader, fields: NotificationHeader) -> bool:
         broker = self._broker
-        retry = pop_retry_topic(fields.topic, fields.consumer_group)
         config = broker.topics.get(fields.topic)
         places = [(fields.topic, queue_id) for queue_id in range(config.read_queue_nums)]
         if fields.queue_id >= 0:
             places = [(fields.topic, fields.queue_id)]
-        if broker.topics.find(retry) is not None:
-            places.append((retry, 0))
+        places += [(retry, 0) for retry in self._retry_topics(fields.topic, fields.consumer_group)]
         now = broker.clock.wall_ms()
         for topic, queue_id in places:
             if fields.order and not broker.pop_order.may_pop(
@@ -570,12 +352,13 @@ class PopRequests:
     def polling_info(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """How many pops of a group wait for a topic."""
         fields = _read_polling(header)
-        count = sum((one.topic, one.group) == (fields.topic, fields.consumer_group) for one in self._waiting)
+        count = self.waiting.count(fields.topic, fields.consumer_group)
         return encode_response(header, ResponseCode.SUCCESS, ext={"pollingNum": str(count)})
 
-
-def _times(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
-    return {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(revive_queue)}
+    @serves(RequestCode.POP_ROLLBACK)
+    def rollback(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
+        """Nothing to do: check-points are in the revive topic always, never in a table of their own to be moved back."""
+        return encode_response(header, ResponseCode.SUCCESS)
 
 
 def _offsets_of(found: GetResult) -> list[int]:
@@ -587,25 +370,3 @@ def _offsets_of(found: GetResult) -> list[int]:
             offsets.append(record.queue_offset)
             at += record.size
     return offsets
-
-
-def _read_batch_ack(one: dict[str, Any]) -> tuple[Key, int, list[int]]:
-    """Key, revive queue and offsets of one entry; short and long names. Raises RemoteProtocolError."""
-
-    def member(short: str, long: str) -> Any:
-        return one[short] if short in one else one[long]
-
-    try:
-        retry_flag = str(one.get("r", one.get("retry", "0")))
-        group, topic = str(member("c", "consumerGroup")), str(member("t", "topic"))
-        if retry_flag == "1" and not topic.startswith(RETRY_PREFIX):
-            topic = pop_retry_topic(topic, group)
-        start, pop_ms = int(member("so", "startOffset")), int(member("pt", "popTime"))
-        queue_id, revive_queue = int(member("q", "queueId")), int(member("rq", "reviveQueueId"))
-        bits = base64.b64decode(str(member("b", "bitSet")), validate=True)
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise body_error(f"an ack cannot be read: {error!r}") from None
-    if len(bits) > MESSAGES_MAX:
-        raise body_error(f"an ack of {8 * len(bits)} offsets")
-    offsets = [start + 8 * place + bit for place, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
-    return Key(group, topic, queue_id, start, pop_ms), revive_queue, offsets

@@ -160,19 +160,20 @@ class TransactionRequests:
             raise RemoteProtocolError(f"no message of {CHECK_MAX_TOPIC} at physical offset {at}", reply_hint=1)
 
         transactions, place = self._broker.transactions, real_place(record)
+        message = half_again(record, check_times=0)
 
         def stored(result: PutResult) -> None:
             peer.end_request()
             if result.appended and place is not None:
                 now = self._broker.clock.wall_ms()
                 transactions.counts.add(place[0], 1, now)
-                transactions.resumed(result, now)
+                transactions.resumed(message, result.appended[0], now)
             self._answer(peer, header, result)
 
         transactions.check_ready()
         peer.begin_request()
         try:
-            self._broker.committer.put((half_again(record, check_times=0),), stored)
+            self._broker.committer.put((message,), stored)
         except BaseException:
             peer.end_request()
             raise
