@@ -30,7 +30,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -128,15 +129,29 @@ class StrataDataSource(DataSource):
         return StrataStreamReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A sink to topics, for a batch. Raises PipelineError for options, columns, and overwriting."""
+        """A sink to topics, or with the option ``lake`` to a lake, for a batch.
+
+        Raises PipelineError for options, columns, and overwriting.
+        """
         from stratamq.pipeline.sink import BatchSink, parse_write_options
 
         if overwrite:
-            raise PipelineError("topics can be appended to, not overwritten: use mode('append')")
+            raise PipelineError("topics and lakes can be appended to, not overwritten: use mode('append')")
+        if _is_lake(self.options):
+            from stratamq.pipeline.lake_sink import LakeBatchSink, parse_lake_options
+
+            return LakeBatchSink(parse_lake_options(self.options, schema), schema, uuid.uuid4().hex)
         return BatchSink(parse_write_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A sink to topics, for a stream. Raises PipelineError for options and columns."""
+        """A sink to topics, or with the option ``lake`` to a lake, for a stream.
+
+        Raises PipelineError for options and columns.
+        """
+        if _is_lake(self.options):
+            from stratamq.pipeline.lake_sink import LakeStreamSink, parse_lake_options
+
+            return LakeStreamSink(parse_lake_options(self.options, schema), schema)
         from stratamq.pipeline.sink import StreamSink, parse_write_options
 
         return StreamSink(parse_write_options(self.options, schema))
@@ -231,6 +246,10 @@ class OptionallyPushingReader(StrataReader):
     """A reader that takes filters where pushdown is switched on, and works where it is not."""
 
     pushFilters = _WhereAllowed()
+
+
+def _is_lake(options: Mapping[str, str]) -> bool:
+    return any(name.lower() == "lake" for name in options)
 
 
 def _absolute(options: ReadOptions) -> ReadOptions:

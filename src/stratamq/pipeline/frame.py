@@ -44,6 +44,34 @@ def read_store(
     return spark.read.format("stratamq").options(**texts).schema(schema).load()
 
 
+def read_lake(spark: SparkSession, url: str) -> DataFrame:
+    """The rows of a lake that the sink wrote (option ``lake``), at its newest version, read by Spark's own reader.
+
+    The table is what its commits name; a query over it is not changed by later ones. ``file://`` anywhere; other
+    addresses where Spark has their file system.
+
+    Raises:
+        PipelineError, CorruptionError: There is no such table, or it cannot be read.
+    """
+    import json
+
+    from pyspark.sql.types import StructType
+
+    from stratamq.pipeline.lake_sink import LakeOptions
+
+    lake = LakeOptions(url, "", "", "").open()
+    try:
+        found = lake.snapshot()
+    finally:
+        lake.backend.close()
+    if found.schema is None:
+        raise PipelineError(f"{url} has no table")
+    schema = StructType.fromJson(json.loads(found.schema))
+    if not found.files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(f"{url.rstrip('/')}/{file.name}" for file in found.files))
+
+
 def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
