@@ -81,7 +81,7 @@ class Load:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that is found out in a thread."""
     async with asyncio.timeout(WAIT_S):
-        while not await asyncio.to_thread(condition):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
