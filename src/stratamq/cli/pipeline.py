@@ -19,6 +19,7 @@ JOBS: Final = {
     "rebuild": Lazy("stratamq.cli.jobs.rebuild:rebuild", "Make ConsumeQueues and index anew from the CommitLog."),
     "compact": Lazy("stratamq.cli.jobs.compact:compact", "Join flat segments of a cold tier into Parquet."),
     "export": Lazy("stratamq.cli.jobs.export:export", "Add what is new in topics to a Parquet table."),
+    "replay": Lazy("stratamq.cli.jobs.replay:replay", "Send messages to topics again."),
 }
 
 TAGS = (
