@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from stratamq.logstore.group_commit import GroupCommitter
 from stratamq.logstore.store import CommitToken
 from stratamq.logstore.types import Arrival, Message, PutDone, PutResult, PutStatus
-from stratamq.replication.log_store import MemberStore
+from stratamq.replication.log_store import Added, MemberStore
 
 REFUSAL = "this broker is a slave; messages go to its master"
 
@@ -42,23 +42,41 @@ class SlaveStore(MemberStore):
         written, self._written = self._written, []
         return written
 
+    def write_records(self, data: memoryview) -> list[Added]:
+        """See `MemberStore.write_records`. A queue that goes on elsewhere does so in a write of its own.
+
+        Its topic was deleted and made again by the master; no control record says so here, as one does in a group.
+        """
+        self.drop_batch()
+        start = self._log.end
+        found, split = self._check(data, start)
+        begin = 0
+        part: list[Added] = []
+        ends: dict[tuple[str, int], int] = {}
+        for added in found:
+            scanned = added.scanned
+            if scanned.is_queued:
+                key = (scanned.topic, scanned.queue_id)
+                queue = self._queues.get(key)
+                expected = ends.get(key, scanned.queue_offset if queue is None else queue.next_offset)
+                if scanned.queue_offset != expected:
+                    if part:
+                        end = scanned.physical_offset - start
+                        self._write_part(data, begin, end, split, part)
+                        begin, part, ends = end, [], {}
+                        queue = self._queues.get(key)
+                    if queue is not None and queue.pending:
+                        self._write_units([queue])
+                ends[key] = scanned.queue_offset + 1
+            part.append(added)
+        self._write_part(data, begin, len(data), split, part)
+        return found
+
     def read_bytes(self, offset: int, size: int) -> memoryview:
         """Log bytes from ``offset`` on: at most ``size``, within one file, at least one below the log's end."""
         base = self._log.base_of(offset)
         stop = min(offset + size, base + self._log.file_bytes, self._log.end)
         return self._log.file_view(base)[offset - base : stop - base]
-
-    def begin_at(self, base: int) -> None:
-        """Let a log that holds nothing begin at ``base``, where a file begins."""
-        assert self._log.min_offset == self._log.end, "only an empty log can begin elsewhere"
-        if base == self._log.end:
-            return
-        for empty in list(self._log.bases):
-            self._log.remove(empty)
-        self._log.end = self._flushed = base
-        self._batch.begin(base)
-        if self._index is not None:
-            self._index.position = base
 
 
 class SlaveCommitter(GroupCommitter):
