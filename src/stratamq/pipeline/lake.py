@@ -11,7 +11,7 @@ fails, looks again, and takes the next. Files that no commit names are of batche
 repeats; `clean` removes them.
 
 Delta Lake's protocol, reader 1, writer 2: no partitions, no deletion vectors, no checkpoints. Any reader of Delta
-tables can open it; `pipeline.frame.read_lake` needs none. Source: delta-io/delta PROTOCOL.md.
+tables can open it; `pipeline.frame.read_lake` needs none. Source: delta-io/delta, protocol text.
 """
 
 from __future__ import annotations
