@@ -871,6 +871,18 @@ class ServerConfig:
         doc="Port for AMQP 0-9-1; 0 picks a free one, -1 leaves AMQP out. Where the default is in use by another "
         "program, the broker starts without AMQP and says so.",
     )
+    amqps_port: int = setting(
+        -1,
+        at_least=-1,
+        at_most=65535,
+        doc="Port for AMQP over TLS (RabbitMQ's is 5671); 0 picks a free one, -1: none. Needs a certificate.",
+    )
+    https_port: int = setting(
+        -1,
+        at_least=-1,
+        at_most=65535,
+        doc="Port of the page, the API and the metrics over TLS (RabbitMQ's is 15671); 0 picks a free one, -1: none.",
+    )
     vip_port: bool = setting(
         False,
         doc="Whether the broker also listens on its port minus 2, as RocketMQ does for clients with "

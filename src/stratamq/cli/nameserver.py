@@ -13,6 +13,7 @@ from stratamq.config import ServerConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import build, read_broker_conf
 from stratamq.server.namesrv_process import serve_names
+from stratamq.server.tls_config import TlsConfig
 
 
 @click.command()
@@ -31,12 +32,13 @@ def nameserver(
     """
     set_up_logging(log_level)
     try:
-        values = read_broker_conf(config_file).values[ServerConfig] if config_file is not None else {}
+        found = read_broker_conf(config_file).values if config_file is not None else {}
+        values, tls = found.get(ServerConfig, {}), build(TlsConfig, found.get(TlsConfig, {}))
         if "broker_port" in values:  # listenPort: in a namesrv.conf it is the name server's
             values["namesrv_port"] = values.pop("broker_port")
         if data_dir is None:
             raise ConfigError("--data-dir", "", "a directory for the key-value settings")
-        asyncio.run(serve_names(build(ServerConfig, values, flags), data_dir, ready_file=ready_file))
+        asyncio.run(serve_names(build(ServerConfig, values, flags), data_dir, tls=tls, ready_file=ready_file))
     except StrataError as error:
         raise SystemExit(failed("nameserver", str(error), error.exit_code)) from error
     except OSError as error:

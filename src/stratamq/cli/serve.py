@@ -17,6 +17,7 @@ from stratamq.replication.ha_config import HaConfig
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
 from stratamq.server.lifecycle import Settings
 from stratamq.server.lifecycle import serve as run_server
+from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 LEVELS = ("debug", "info", "warning", "error")
@@ -49,6 +50,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
     if directory is None:
         raise ConfigError("--data-dir", "", "a directory for the data (or storePathRootDir in --config)")
     tier = {"url": flags.pop("tier", None)}
+    tls = {name: flags.pop(f"tls_{name}", None) for name in ("certificate", "key", "ca")}
     return Settings(
         data_dir=directory,
         server=build(ServerConfig, values.get(ServerConfig, {}), flags),
@@ -58,6 +60,7 @@ def read_settings(conf: BrokerConf | None, *, data_dir: Path | None, flags: dict
         tiered=build(TieredConfig, values.get(TieredConfig, {}), tier),
         queues=build(QueueStoreConfig, values.get(QueueStoreConfig, {})),
         ha=build(HaConfig, values.get(HaConfig, {})),
+        tls=build(TlsConfig, values.get(TlsConfig, {}), tls),
     )
 
 
@@ -109,6 +112,11 @@ def broker_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--amqp-port", type=click.IntRange(-1, 65535), help="AMQP; 0: a free one, -1: none.  [default: 5672]"
             ),
+            click.option("--amqps-port", type=click.IntRange(-1, 65535), help="AMQP over TLS.  [default: none]"),
+            click.option("--https-port", type=click.IntRange(-1, 65535), help="HTTP over TLS.  [default: none]"),
+            click.option("--tls-certificate", help="PEM file with the certificate; without one there is no TLS."),
+            click.option("--tls-key", help="PEM file with its private key.  [default: the certificate's file]"),
+            click.option("--tls-ca", help="PEM file with the authorities of clients' certificates."),
             click.option("--tier", help="Cold tier: file:///DIRECTORY or s3://BUCKET/PREFIX.  [default: none]"),
             click.option(
                 "--config",

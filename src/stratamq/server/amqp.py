@@ -27,6 +27,8 @@ from stratamq.broker.amqp.connection import CAPABILITIES, Session
 from stratamq.clock import Clock
 from stratamq.protocols.amqp.connection import Limits, State
 from stratamq.protocols.amqp.replies import CONNECTION_FORCED, AmqpError
+from stratamq.server.tls import Port, Tls, login_name, open_port
+from stratamq.server.tls_config import LoginFrom
 from stratamq.units import KiB, MiB
 
 _log = logging.getLogger(__name__)
@@ -77,15 +79,18 @@ class AmqpListener:
         self._is_turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._servers: list[asyncio.Server] = []
+        self._ports: list[Port] = []
+        self.login_from = LoginFrom.DISTINGUISHED_NAME
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         self._all_gone: asyncio.Event | None = None
         broker.wake_shell = self.wake
         broker.now_ms = clock.wall_ms()
 
-    async def listen(self, sock: socket.socket) -> None:
-        """Accept connections on a bound socket."""
-        self._servers.append(await self.loop.create_server(lambda: AmqpPeer(self), sock=sock, backlog=1024))
+    async def listen(self, sock: socket.socket, tls: Tls | None = None) -> None:
+        """Accept connections on a bound socket; TLS alone where there is a certificate."""
+        if tls is not None:
+            self.login_from = tls.config.login_from
+        self._ports.append(await open_port(sock, lambda: AmqpPeer(self), tls))
 
     # --- turns ---
 
@@ -161,8 +166,8 @@ class AmqpListener:
 
     def stop_accepting(self) -> None:
         """Take no further connections."""
-        for server in self._servers:
-            server.close()
+        for port in self._ports:
+            port.close()
 
     async def close(self, timeout_s: float) -> None:
         """Tell every client, let them answer, cut who takes longer."""
@@ -205,6 +210,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             limits=listener.limits,
             server_properties=SERVER_PROPERTIES,
             is_loopback=name[0].startswith("127."),
+            certificate_name=login_name(transport, listener.login_from),
             make_token=lambda: secrets.token_urlsafe(16),
             name=f"{name[0]}:{name[1]} -> {local[0]}:{local[1]}",
         )

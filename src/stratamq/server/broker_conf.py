@@ -26,6 +26,7 @@ from stratamq.config import (
 )
 from stratamq.errors import ConfigError
 from stratamq.replication.ha_config import HaConfig
+from stratamq.server.tls_config import TlsConfig
 
 CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
     ServerConfig,
@@ -35,6 +36,7 @@ CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
     RetentionConfig,
     TieredConfig,
     HaConfig,
+    TlsConfig,
 )
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
@@ -178,6 +180,7 @@ _TITLES: Final = {
     "TieredConfig": "Cold tier",
     "QueueStoreConfig": "AMQP queues",
     "HaConfig": "Master and slaves",
+    "TlsConfig": "TLS",
 }
 
 _PAGE_HEAD: Final = """\

@@ -37,6 +37,7 @@ from stratamq.server.page import render_page
 from stratamq.server.remoting import RemotingListener
 from stratamq.server.retention_view import RetentionCollector, is_loopback, request_deletion, retention_view
 from stratamq.server.tier_metrics import TierCollector, tier_view
+from stratamq.server.tls import Port, Tls, open_port
 from stratamq.tiered.store import TieredStore
 
 _NO_RETENTION: Final = {"error": "this broker keeps no files"}
@@ -81,6 +82,7 @@ class HttpServer:
                 *ManagementApi(amqp).routes(),
             ]
         )
+        self._port: Port | None = None
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def listen(self, sock: socket.socket) -> None:
@@ -88,8 +90,15 @@ class HttpServer:
         await self._runner.setup()
         await web.SockSite(self._runner, sock).start()
 
+    async def listen_tls(self, sock: socket.socket, tls: Tls) -> None:
+        """Accept connections on another bound socket, over TLS; after `listen`."""
+        assert self._runner.server is not None
+        self._port = await open_port(sock, self._runner.server, tls)
+
     async def close(self) -> None:
         """Stop serving."""
+        if self._port is not None:
+            self._port.close()
         await self._runner.cleanup()
 
     async def _page(self, request: web.Request) -> web.Response:

@@ -66,10 +66,12 @@ from stratamq.server.requests.settings import SettingsRequests
 from stratamq.server.requests.timers import TimerRequests
 from stratamq.server.requests.transactions import TransactionRequests
 from stratamq.server.retention import retention_of, retention_tasks
+from stratamq.server.secure_ports import SecurePorts
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
+from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Settings:
     tiered: TieredConfig = field(default_factory=TieredConfig)
     queues: QueueStoreConfig = field(default_factory=QueueStoreConfig)
     ha: HaConfig = field(default_factory=HaConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Addresses:
     http: str
     amqp: str = ""
     """Empty where AMQP is left out."""
+    secure: Mapping[str, str] = field(default_factory=dict)
+    """Ports that speak TLS alone, by name: ``amqps``, ``https``."""
 
 
 OpenStore = Callable[..., OpenedStore]
@@ -170,13 +175,15 @@ class Server:
         self.replication.bind(self._bind, config)
         http_socket = self._bind(config.http_port, "--http-port")
         amqp_socket = self._bind_amqp(config.amqp_port)
+        secure = SecurePorts(self.settings.tls, config, self._bind, has_amqp=not self.settings.ha.is_slave)
         host = advertised_host(config.host, self.settings.broker.advertised_host)
         port = port_of(broker_socket)
         address = BrokerAddress(host, port, encode_host(host, port))
         self._open(address)
         self._stack.push_async_callback(self.replication.close)
         folder = self.settings.data_dir / "config"
-        self.namesrv = NameServer(config, self.clock, ConfigFile(str(folder / "kvConfig.json")), folder / NAMES_FILE)
+        kv_file = ConfigFile(str(folder / "kvConfig.json"))
+        self.namesrv = NameServer(config, self.clock, kv_file, folder / NAMES_FILE, secure.tls)
         self.namesrv.register_own(self.broker)
         replies = SendReplies(region=self.settings.broker.region, trace_on=self.settings.broker.trace_on)
         self.broker_listener = RemotingListener(
@@ -186,10 +193,12 @@ class Server:
             on_lost=self._peer_lost,
             sends=SENDS,
             refused_ext=replies.refused_ext(),
+            tls=secure.tls,
         )
         self._listeners = [self.broker_listener, self.namesrv.listener]
         self._stack.push_async_callback(self._close_listeners)
         self._start_tasks(self.namesrv)
+        self._tasks.append(asyncio.create_task(secure.refresh()))
         self.http = HttpServer(
             self.broker, self.namesrv.routes, self._listeners, amqp=lambda: self._amqp, retention=self.retention
         )
@@ -202,9 +211,10 @@ class Server:
             await self.namesrv.listener.listen(namesrv_socket)
         await self.http.listen(http_socket)
         near = advertised_host(config.host, "")
-        amqp = await self._start_amqp(amqp_socket, near) if amqp_socket is not None else ""
+        amqp = await self._start_amqp(amqp_socket, near) if amqp_socket is not None or secure.wants_amqp else ""
+        also = await secure.start(self.http, self._amqp, near)
         namesrv = config.namesrv_addresses if namesrv_socket is None else f"{near}:{port_of(namesrv_socket)}"
-        self.addresses = Addresses(namesrv, str(address), f"{near}:{port_of(http_socket)}", amqp)
+        self.addresses = Addresses(namesrv, str(address), f"{near}:{port_of(http_socket)}", amqp, also)
         own = () if namesrv_socket is None else (self.addresses.namesrv, f"localhost:{port_of(namesrv_socket)}")
         self._register_outside([address for address in outside if address not in own])
         _log.info(
@@ -259,11 +269,13 @@ class Server:
             return None
 
     async def _start_amqp(self, sock: Any, host: str) -> str:
-        """Open the AMQP side on a bound socket; returns its address."""
+        """Open the AMQP side, on a bound socket where there is one; returns its address."""
         service = self._amqp = AmqpService(
             self.settings.data_dir, self.clock, config=self.settings.queues, streams=BrokerStreams(self.broker)
         )
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
+        if sock is None:
+            return ""
         await service.listen(sock)
         return f"{host}:{port_of(sock)}"
 
@@ -594,6 +606,7 @@ def write_ready_file(path: Path, addresses: Addresses) -> None:
     found = {"namesrv": addresses.namesrv, "broker": addresses.broker, "http": addresses.http}
     if addresses.amqp:
         found["amqp"] = addresses.amqp
+    found |= addresses.secure
     replace_file(str(path), json.dumps(found).encode() + b"\n")
 
 

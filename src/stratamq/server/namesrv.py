@@ -21,6 +21,7 @@ from stratamq.server.requests.namesrv_brokers import BrokerRequests
 from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.settings import NameSettingsRequests
+from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +29,9 @@ _log = logging.getLogger(__name__)
 class NameServer:
     """Routes for clients. ``file`` keeps the key-value settings, ``kept`` what operators changed of the others."""
 
-    def __init__(self, config: ServerConfig, clock: Clock, file: SavedValue, kept: Path) -> None:
+    def __init__(
+        self, config: ServerConfig, clock: Clock, file: SavedValue, kept: Path, tls: Tls | None = None
+    ) -> None:
         self._clock = clock
         self._file = file
         self.routes = RouteTable()
@@ -40,7 +43,9 @@ class NameServer:
             KvRequests(self.kv),
             NameSettingsRequests(LiveSettings(configs, kept, apply=self._take_changed, live=LIVE_NAMES)),
         )
-        self.listener = RemotingListener("name server", configs[ServerConfig], handlers, on_lost=self._peer_lost)
+        self.listener = RemotingListener(
+            "name server", configs[ServerConfig], handlers, on_lost=self._peer_lost, tls=tls
+        )
 
     def _take_changed(self, configs: Mapping[type[Any], Any]) -> None:
         self.listener.config = configs[ServerConfig]

@@ -16,6 +16,8 @@ from stratamq.server.lifecycle import remove_ready_file
 from stratamq.server.live_settings import NAMES_FILE
 from stratamq.server.namesrv import NameServer
 from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
+from stratamq.server.tls import open_tls
+from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 SWEEP_S: Final = 5.0
@@ -24,8 +26,12 @@ SWEEP_S: Final = 5.0
 class NameServerProcess:
     """One name server on one port, with its timers."""
 
-    def __init__(self, config: ServerConfig, data_dir: Path, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, data_dir: Path, *, tls: TlsConfig | None = None, clock: Clock | None = None
+    ) -> None:
+        """Reads the certificate's files. Raises ConfigError."""
         self._config = config
+        self._tls = open_tls(tls or TlsConfig())
         self._clock = clock or SystemClock()
         self._file = ConfigFile(str(data_dir / "config" / "kvConfig.json"))
         self._kept = data_dir / "config" / NAMES_FILE
@@ -36,7 +42,7 @@ class NameServerProcess:
         """Bind the port and accept. Raises PortUnusable."""
         raise_file_limit()
         sock = bind(self._config.host, self._config.namesrv_port, "--port")
-        self.names = NameServer(self._config, self._clock, self._file, self._kept)
+        self.names = NameServer(self._config, self._clock, self._file, self._kept, self._tls)
         self.address = f"{advertised_host(self._config.host, '')}:{port_of(sock)}"
         await self.names.listener.listen(sock)
         self._task = asyncio.create_task(self._sweep())
@@ -48,6 +54,8 @@ class NameServerProcess:
             try:
                 self.names.listener.sweep()
                 self.names.expire()
+                if self._tls is not None:
+                    self._tls.refresh()
             except Exception:
                 _log.exception("periodic work failed")
 
@@ -59,13 +67,15 @@ class NameServerProcess:
             await self.names.listener.close(self._config.stop_timeout_ms / 1000)
 
 
-async def serve_names(config: ServerConfig, data_dir: Path, *, ready_file: Path | None = None) -> None:
+async def serve_names(
+    config: ServerConfig, data_dir: Path, *, tls: TlsConfig | None = None, ready_file: Path | None = None
+) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
     wanted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, wanted.set)
-    process = NameServerProcess(config, data_dir)
+    process = NameServerProcess(config, data_dir, tls=tls)
     await process.start()
     try:
         if ready_file is not None:

@@ -33,6 +33,7 @@ from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.connection import Command, RemotingConnection
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
 from stratamq.server.requests.base import CALLS_MAX, Answered, Handler
+from stratamq.server.tls import Port, Tls, mode_of, open_port
 from stratamq.units import KiB, MiB
 
 _log = logging.getLogger(__name__)
@@ -68,8 +69,10 @@ class RemotingListener:
         on_lost: Callable[[RemotingPeer], None] = lambda peer: None,
         sends: frozenset[int] = frozenset(),
         refused_ext: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.name = name
+        self.tls = tls
         self.refused_ext = refused_ext
         """The extFields of answers to sends that are refused."""
         self.sends = sends if config.fast_failure else frozenset()
@@ -86,16 +89,14 @@ class RemotingListener:
         self.is_congested = False
         """Whether the store wants no more writes now; connections that write are not read from meanwhile."""
         self._unflushed: list[RemotingPeer] = []
-        self._servers: list[asyncio.Server] = []
+        self._ports: list[Port] = []
         self._refusals_logged = 0
         self._all_gone: asyncio.Event | None = None
 
     async def listen(self, sock: socket.socket) -> None:
         """Accept connections on a bound socket."""
-        self._servers.append(await self.loop.create_server(self._protocol, sock=sock, backlog=1024))
-
-    def _protocol(self) -> RemotingPeer:
-        return RemotingPeer(self)
+        tls, takes_plain = mode_of(self.tls)
+        self._ports.append(await open_port(sock, lambda: RemotingPeer(self), tls, takes_plain=takes_plain))
 
     def schedule_flush(self, peer: RemotingPeer) -> None:
         """Write what was collected for a peer when this turn of the loop ends."""
@@ -139,8 +140,8 @@ class RemotingListener:
 
     def stop_accepting(self) -> None:
         """Take no further connections; those that are there go on."""
-        for server in self._servers:
-            server.close()
+        for port in self._ports:
+            port.close()
 
     def unanswered(self) -> int:
         """Requests that wait for the store, over all connections."""

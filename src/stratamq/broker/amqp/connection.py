@@ -41,6 +41,8 @@ _CHANNEL_CLOSE: Final = spec_of(methods.ChannelClose).head
 _CHANNEL_CLOSE_OK: Final = spec_of(methods.ChannelCloseOk).head
 _CONNECTION_CLOSE: Final = spec_of(methods.ConnectionClose).head
 _PERMISSIONS_REMEMBERED: Final = 1024
+EXTERNAL: Final = "EXTERNAL"
+"""The mechanism that takes the user's name from the certificate of the peer."""
 
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "publisher_confirms": True,
@@ -65,12 +67,15 @@ class Session:
         limits: Limits,
         server_properties: Mapping[str, Any],
         is_loopback: bool = True,
+        certificate_name: str | None = None,
         make_token: Callable[[], str],
         name: str = "",
     ) -> None:
         self.broker = broker
         self.name = name
         self.core = AmqpConnection(gate=self, limits=limits, server_properties=server_properties)
+        if certificate_name is not None:
+            self.core.offer(EXTERNAL)
         self.outgoing = self.core.outgoing
         """Frames to send; the shell empties the list and sets `unsent_bytes` back."""
         self.unsent_bytes = 0
@@ -84,6 +89,10 @@ class Session:
         """Whether an alarm holds this publisher back."""
         self.is_closed = False
         self.connected_ms = broker.now_ms
+        self.mechanism = ""
+        """How the user has logged in."""
+        self.certificate_name = certificate_name
+        """The user that the peer's certificate names: "" where it showed none, None where the connection is plain."""
         self._is_loopback = is_loopback
         self._allowed: dict[tuple[str, str], bool] = {}
         self._allowed_epoch = -1
@@ -100,8 +109,12 @@ class Session:
     # --- the gate ---
 
     def login(self, mechanism: str, response: bytes) -> str:
-        name, password = _credentials(mechanism, response)
-        user = self.broker.users.authenticate(name, password)
+        if mechanism == EXTERNAL and self.certificate_name is not None:
+            name = self.certificate_name
+            user = self.broker.users.get(name) if name else None
+        else:
+            name, password = _credentials(mechanism, response)
+            user = self.broker.users.authenticate(name, password)
         if user is None or (name == "guest" and not self._is_loopback):
             _log.warning("login of %r by %s from %s refused", name, mechanism, self.name)
             raise AmqpError(
@@ -109,6 +122,7 @@ class Session:
                 f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
                 hard=True,
             )
+        self.mechanism = mechanism
         return user.name
 
     def open(self, virtual_host: str) -> None:

@@ -130,6 +130,10 @@ class AmqpConnection:
         capabilities = self.client_properties.get("capabilities")
         return isinstance(capabilities, dict) and capabilities.get(name) is True
 
+    def offer(self, mechanism: str) -> None:
+        """Offer one more way to log in; before anything is received."""
+        self._mechanisms += b" " + mechanism.encode("ascii")
+
     # --- receiving ---
 
     def receive_data(self, chunk: bytes) -> list[Event]:
