@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratamq.clock import SystemClock
 from stratamq.config import BrokerConfig, FlushMode, ServerConfig, StoreConfig
 from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.replication.ha_config import BrokerRole, HaConfig
@@ -42,12 +43,23 @@ async def until(what: str, condition: Callable[[], Any]) -> None:
         raise AssertionError(f"not within {SECONDS:g} s: {what}") from None
 
 
+class ClockAhead(SystemClock):
+    """The machine's clock, moved by a test."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 class Pair:
     """Makes brokers of one name; all that still run are stopped at the end."""
 
     def __init__(self, folder: Path, names: str) -> None:
         self.folder = folder
         self.names = names
+        self.clock = ClockAhead()
         self._running: list[Server] = []
 
     async def start(self, name: str, *, store: StoreConfig = ASYNC, broker: BrokerConfig | None = None, **ha: Any):
@@ -59,7 +71,8 @@ class Pair:
                 store=store,
                 broker=broker or BrokerConfig(timer_wheel=False),
                 ha=HaConfig(**{**QUICK, **ha}),
-            )
+            ),
+            clock=self.clock,
         )
         await server.start()
         self._running.append(server)

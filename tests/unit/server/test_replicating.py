@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,8 @@ from stratamq.errors import ConfigError, LogsDiffer
 from stratamq.formats.timer import decode_checkpoint_file
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.replication.ha_config import BrokerRole, HaConfig
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server import lifecycle
+from stratamq.server.lifecycle import Server, Settings, serve
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.requests.admin import runtime_table
 from tests.unit.server.harness import records
@@ -148,6 +150,22 @@ async def test_a_slave_with_other_bytes_stops_and_changes_nothing(pair):
     assert log_of(pair.folder / "slave") == before
 
 
+async def test_the_process_of_a_slave_with_other_bytes_ends(pair, monkeypatch):
+    monkeypatch.setattr(lifecycle, "spare_collections", lambda: None)  # it is for a process that only serves
+    for name in ("master", "slave"):
+        alone = await pair.master(name)
+        await send(alone, 2, body=name.encode())
+        await pair.stop(alone)
+    await pair.master()
+    ha = HaConfig(role=BrokerRole.SLAVE, broker_id=1, retry_ms=20)
+    server = replace(FREE, namesrv_addresses=pair.names)
+    settings = Settings(data_dir=pair.folder / "slave", server=server, store=ASYNC, ha=ha)
+    with pytest.raises(LogsDiffer) as caught:
+        await asyncio.wait_for(serve(settings, ready_file=pair.folder / "ready"), 60)
+    assert caught.value.exit_code == 4
+    assert not (pair.folder / "ready").exists()
+
+
 async def test_a_slave_with_more_than_its_master_stops(pair):
     master, slave = await pair.master(), await pair.slave()
     await send(master, 20)
@@ -225,10 +243,11 @@ async def test_tables_are_copied(pair):
 async def test_a_slave_that_becomes_a_master_delivers_what_was_not_delivered(pair):
     timer = BrokerConfig(timer_wheel=True, timer_precision_ms=100)
     master, slave = await pair.master(broker=timer), await pair.slave(broker=timer)
-    now = master.clock.wall_ms()
-    for due in (now + 300, now + 3_600_000):
+    now = pair.clock.wall_ms()
+    for due in (now + 60_000, now + 3_600_000):
         await send(master, 1, i=f"TIMER_DELIVER_MS\x01{due}\x02")
     await send(master, 1, topic="D", i="DELAY\x011\x02")
+    pair.clock.ahead_ms += 61_000
     store = master.broker.store
     await until("one is delivered", lambda: store.max_offset("T", 0) and store.max_offset("D", 0))
     await followed(master, slave)
@@ -238,7 +257,7 @@ async def test_a_slave_that_becomes_a_master_delivers_what_was_not_delivered(pai
 
     def is_passed() -> bool:
         found = decode_checkpoint_file(checkpoint.read_bytes()) if checkpoint.exists() else None
-        return found is not None and found.read_ms > now + 400 and found.queue_offset == 2
+        return found is not None and found.read_ms > now + 60_000 and found.queue_offset == 2
 
     await until("the timer's progress is here", is_passed)
     await pair.stop(slave)
@@ -246,6 +265,7 @@ async def test_a_slave_that_becomes_a_master_delivers_what_was_not_delivered(pai
     master = await pair.master("slave", broker=timer)
     await until("the timer has read its topic", lambda: master.broker.timers.metrics.count("T") == 1)
     await send(master, 1, topic="D", i="DELAY\x011\x02")
+    pair.clock.ahead_ms += 2_000
     await until("delays go on", lambda: master.broker.store.max_offset("D", 0) == 2)
     assert master.broker.store.max_offset("T", 0) == 1
 
@@ -278,7 +298,7 @@ async def test_status_of_both(pair):
 
 
 async def test_a_sync_master_answers_when_a_slave_has_it(pair):
-    master = await pair.master(role=BrokerRole.SYNC_MASTER)
+    master = await pair.master(role=BrokerRole.SYNC_MASTER, slave_timeout_ms=100_000)
     answers = await send(master, 1)
     assert [answer.code for answer in answers] == [ResponseCode.SLAVE_NOT_AVAILABLE]
     assert answers[0].ext["msgId"]
