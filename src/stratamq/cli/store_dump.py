@@ -8,7 +8,9 @@ import click
 
 from stratamq.cli.output import Item, Kind, Printer, output_options
 from stratamq.errors import OffsetOutOfRange
-from stratamq.logstore.explain import Explained, explain_file, explain_record, explain_unit
+from stratamq.logstore import layout
+from stratamq.logstore.batch_files import number_of, open_batches, units_between
+from stratamq.logstore.explain import Explained, explain_batch_unit, explain_file, explain_record, explain_unit
 from stratamq.logstore.snapshot import StoreSnapshot
 
 HEAD = (Item("kind", "what"), Item("file", "file"), Item("offset", "at byte"))
@@ -75,6 +77,8 @@ def _record(snapshot: StoreSnapshot, physical_offset: int) -> Explained:
 
 def _unit(snapshot: StoreSnapshot, topic: str, queue_id: int, offset: int) -> tuple[Explained, int | None]:
     """The unit, and where its record is when that is in the log."""
+    if (snapshot.path / layout.BATCH_CONSUME_QUEUE / topic).is_dir():
+        return _batch_unit(snapshot, topic, queue_id, offset)
     there = snapshot.queue(topic, queue_id)
     units = snapshot.raw_units(topic, queue_id, offset, offset + 1)
     if not len(units):
@@ -85,6 +89,14 @@ def _unit(snapshot: StoreSnapshot, topic: str, queue_id: int, offset: int) -> tu
     explained = explain_unit(path, Path(path).read_bytes(), position, offset)
     physical_offset = int(units["physical_offset"][0])
     return explained, physical_offset if snapshot.file_of(physical_offset) and units["size"][0] > 0 else None
+
+
+def _batch_unit(snapshot: StoreSnapshot, topic: str, queue_id: int, offset: int) -> tuple[Explained, int | None]:
+    """The unit of the record that holds a message, and where that is."""
+    (unit, *_) = units_between(snapshot, topic, queue_id, offset, offset + 1)
+    stream = open_batches(snapshot, topic, queue_id)
+    path, position = stream.place(number_of(stream, lambda one: one.end_offset <= offset, 0, stream.count))
+    return explain_batch_unit(path, Path(path).read_bytes(), position), unit.physical_offset
 
 
 def _show(printer: Printer, prefix: str, explained: Explained) -> None:

@@ -12,7 +12,8 @@ import click
 from stratamq.cli.output import Item, Kind, Printer, output_options, progress_shown
 from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, Record, decode_host
 from stratamq.formats.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
-from stratamq.logstore import search
+from stratamq.logstore import listing, search
+from stratamq.logstore.batch_files import batch_range
 from stratamq.logstore.search import Found
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import Progress
@@ -125,7 +126,8 @@ def _search(
         return search.by_id(snapshot, message_id, limit=limit, progress=progress)
     assert topic is not None
     if offset is not None and queue_id is not None:
-        end = snapshot.queue(topic, queue_id).max_offset
+        is_batch = listing.list_batch_queues(str(snapshot.path), [topic])
+        end = (batch_range(snapshot, topic, queue_id) if is_batch else snapshot.queue(topic, queue_id)).max_offset
         records = search.at_offsets(snapshot, topic, queue_id, offset, max(offset, min(end, offset + limit)))
         return Found(records, offset + limit < end, "by consume queue")
     return search.by_time(snapshot, topic, queue_id, from_ms=from_ms, until_ms=until_ms, limit=limit)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from stratamq.errors import NotAStore, OffsetOutOfRange
 from stratamq.files.filesystem import LocalFileSystem
+from stratamq.formats.batch_consume_queue import BATCH_UNIT_BYTES, decode_batch_unit
 from stratamq.formats.checkpoint import CHECKPOINT_BYTES
 from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES, decode_unit
 from stratamq.formats.index import HEADER_BYTES, SLOT_BYTES, decode_entry
@@ -192,6 +193,26 @@ def explain_unit(path: str, data: Buffer, position: int, queue_offset: int) -> E
     return Explained(f"unit of queue offset {queue_offset}{state}", path, position, reader.fields)
 
 
+def explain_batch_unit(path: str, data: Buffer, position: int) -> Explained:
+    """The unit of a queue of batches at ``position`` of a file."""
+    reader = _Reader(data, position)
+    raw = bytes(reader.data[position : position + BATCH_UNIT_BYTES]).ljust(BATCH_UNIT_BYTES, b"\0")
+    unit = decode_batch_unit(raw)
+    reader.number(">q", "physical offset", "where the record lies in the commit log")
+    reader.number(">i", "size", "of the record")
+    reader.number(">q", "tags code", "hash of the record's tags; 0 for none, as batches have none of their own")
+    reader.number(">q", "store timestamp")
+    reader.note(_time_note(reader))
+    reader.number(">q", "base queue offset", "of the first message in the record")
+    reader.number(">h", "messages", "in the record")
+    reader.number(">i", "compacted offset", "-1: not used")
+    reader.number(">i", "reserved")
+    what = (
+        f"unit of queue offsets {unit.base_offset} to {unit.end_offset - 1}" if unit.is_valid else "unit, not written"
+    )
+    return Explained(what, path, position, reader.fields)
+
+
 def explain_index(path: str, file: IndexFile, position: int) -> Explained:
     """The header, slot or entry of an index file in which ``position`` lies."""
     data = file.data.data
@@ -269,6 +290,9 @@ def explain_file(path: Path, position: int) -> Explained:
         start = position - position % UNIT_BYTES
         offset = (int(path.name) + start) // UNIT_BYTES
         return explain_unit(str(path), mappings.map_read_only(str(path)), start, offset)
+    if path.parent.parent.parent.name == layout.BATCH_CONSUME_QUEUE and path.name.isdigit():
+        start = position - position % BATCH_UNIT_BYTES
+        return explain_batch_unit(str(path), mappings.map_read_only(str(path)), start)
     reason = (
         "only commit-log, consume-queue and index files and the checkpoint can be explained, where a store has them"
     )

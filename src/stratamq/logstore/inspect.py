@@ -11,7 +11,8 @@ import numpy as np
 from stratamq.formats.checkpoint import Checkpoint
 from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.formats.vector import byte_view
-from stratamq.logstore import check_meta, layout, listing, mappings
+from stratamq.logstore import check_meta, listing, mappings
+from stratamq.logstore.batch_files import batch_queues, units_between
 from stratamq.logstore.check_index import IndexFile
 from stratamq.logstore.findings import Findings
 from stratamq.logstore.listing import PlainFile
@@ -111,7 +112,7 @@ def inspect_store(path: Path, progress: Progress | None = None) -> StoreView:
     """
     with StoreSnapshot.open(path) as snapshot:
         config = check_meta.check_config(snapshot, Findings())
-        queues = _queues(snapshot, progress)
+        queues = sorted(_queues(snapshot, progress) + _batch_queues(snapshot))
         index_files = _index_files(snapshot)
         view = StoreView(
             path=str(path),
@@ -159,6 +160,18 @@ def _queues(snapshot: StoreSnapshot, progress: Progress | None) -> list[QueueVie
             progress("reading consume queues", done, total)
         count = queue.max_offset - queue.min_offset
         found.append(QueueView(*queue[:4], count, size_bytes, newest_ms, queue.unconfirmed))
+    return found
+
+
+def _batch_queues(snapshot: StoreSnapshot) -> list[QueueView]:
+    """Queues of batches: messages count as they do for consumers, records by their bytes."""
+    found = []
+    for there in batch_queues(snapshot):
+        topic, queue_id, start, stop, unconfirmed = there
+        units = units_between(snapshot, topic, queue_id, start, stop)
+        size_bytes = sum(unit.size for unit in units)
+        newest_ms = units[-1].store_timestamp if units else 0
+        found.append(QueueView(topic, queue_id, start, stop, stop - start, size_bytes, newest_ms, unconfirmed))
     return found
 
 
@@ -259,7 +272,6 @@ def _meaning(snapshot: StoreSnapshot, view: StoreView) -> list[str]:
         said.append("There are no index files: lookups by key read the whole log.")
     if snapshot.min_physical_offset:
         said.append(f"Messages below physical offset {snapshot.min_physical_offset:,} have been deleted.")
-    for name, what in ((layout.BATCH_CONSUME_QUEUE, "batch consume queues"), ("consumequeue_r", "RocksDB queues")):
-        if (snapshot.path / name).is_dir():
-            said.append(f"There are {what} ({name}), which are not read.")
+    if (snapshot.path / "consumequeue_r").is_dir():
+        said.append("There are RocksDB queues (consumequeue_r), which are not read.")
     return said

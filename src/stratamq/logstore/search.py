@@ -19,10 +19,11 @@ from stratamq.formats.message import Record, decode_record, parse_offset_message
 from stratamq.formats.properties import KEYS, UNIQ_KEY, find_property, split_keys
 from stratamq.formats.vector import Bytes, Ints, byte_view
 from stratamq.logstore import listing, mappings
+from stratamq.logstore.batch_files import batch_range, units_between
 from stratamq.logstore.check_index import IndexFile
 from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.snapshot import StoreSnapshot
-from stratamq.logstore.types import Progress
+from stratamq.logstore.types import Progress, QueueKey
 
 _BLOCK_ROWS: Final = 65_536
 
@@ -59,9 +60,7 @@ def by_key(
     Cost: a lookup by index reads each index file's chain of one slot a topic. The scan reads heads and properties of
     every record, about 300 ns each, and the pages they lie in.
     """
-    topics = (
-        [topic] if topic is not None else sorted({queue.topic for queue, _ in listing.list_queues(str(snapshot.path))})
-    )
+    topics = [topic] if topic is not None else sorted({queue.topic for queue, _ in _every_queue(snapshot)})
     indexes = _open_index(snapshot)
     places = sorted({place for name in topics for index in indexes for place in lookup(index, name, key)})
     records = []
@@ -76,6 +75,11 @@ def by_key(
     why = "the index has no such key" if indexes else "there is no index"
     scanned = list(_take(_scan(snapshot, key, topic, only_unique=only_unique, progress=progress), limit + 1))
     return Found(scanned[:limit], len(scanned) > limit, f"by reading the whole log, because {why}")
+
+
+def _every_queue(snapshot: StoreSnapshot) -> Iterator[tuple[QueueKey, str]]:
+    yield from listing.list_queues(str(snapshot.path))
+    yield from listing.list_batch_queues(str(snapshot.path))
 
 
 def lookup(index: IndexFile, topic: str, key: str) -> Iterator[int]:
@@ -96,6 +100,8 @@ def by_time(
     snapshot: StoreSnapshot, topic: str, queue_id: int | None, *, from_ms: int | None, until_ms: int | None, limit: int
 ) -> Found:
     """Messages of a topic (or one queue of it) stored at ``[from_ms, until_ms)``, queue by queue."""
+    if listing.list_batch_queues(str(snapshot.path), [topic]):
+        return _batches_by_time(snapshot, topic, queue_id, from_ms=from_ms, until_ms=until_ms, limit=limit)
     queues = [queue for queue in snapshot.queues([topic]) if queue_id is None or queue.queue_id == queue_id]
     if not queues:
         what = f"topic {topic}" if queue_id is None else f"queue {queue_id} of topic {topic}"
@@ -115,10 +121,35 @@ def by_time(
     return Found(records, False, "by consume queue")
 
 
+def _batches_by_time(
+    snapshot: StoreSnapshot, topic: str, queue_id: int | None, *, from_ms: int | None, until_ms: int | None, limit: int
+) -> Found:
+    """The same for a topic with queues of batches: whole records, each with all of its messages."""
+    keys = [key for key, _ in listing.list_batch_queues(str(snapshot.path), [topic])]
+    keys = [key for key in keys if queue_id is None or key.queue_id == queue_id]
+    if not keys:
+        raise QueueNotFound(f"{snapshot.path} has no queue {queue_id} of topic {topic}")
+    records: list[Record] = []
+    for key in keys:
+        there = batch_range(snapshot, *key)
+        for unit in units_between(snapshot, *key, there.min_offset, there.max_offset):
+            if (from_ms is None or unit.store_timestamp >= from_ms) and (
+                until_ms is None or unit.store_timestamp < until_ms
+            ):
+                record = record_at(snapshot, unit.physical_offset)
+                records += [record] if record is not None else []
+                if len(records) > limit:
+                    return Found(records[:limit], True, "by batch consume queue")
+    return Found(records, False, "by batch consume queue")
+
+
 def at_offsets(snapshot: StoreSnapshot, topic: str, queue_id: int, lo: int, hi: int) -> list[Record]:
-    """The messages ``[lo, hi)`` of a queue. Raises OffsetOutOfRange."""
-    units = snapshot.units(topic, queue_id, lo, hi)
-    records = [record_at(snapshot, place) for place in units["physical_offset"].tolist()]
+    """The records of the messages ``[lo, hi)`` of a queue. Raises OffsetOutOfRange."""
+    if listing.list_batch_queues(str(snapshot.path), [topic]):
+        places = [unit.physical_offset for unit in units_between(snapshot, topic, queue_id, lo, hi)]
+    else:
+        places = snapshot.units(topic, queue_id, lo, hi)["physical_offset"].tolist()
+    records = [record_at(snapshot, place) for place in places]
     return [record for record in records if record is not None]
 
 

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from stratamq.config import FlushMode
-from stratamq.errors import MessageRefused, StrayFile
+from stratamq.config import FlushMode, RetentionConfig
+from stratamq.errors import MessageRefused, OffsetOutOfRange, StrayFile
 from stratamq.formats.batch_consume_queue import (
     BATCH_UNIT_BYTES,
     BatchUnit,
@@ -21,8 +21,14 @@ from stratamq.formats.batch_consume_queue import (
 from stratamq.formats.java import tags_code
 from stratamq.formats.properties import decode_properties, encode_properties
 from stratamq.logstore.check import check_store
+from stratamq.logstore.explain import explain_file
+from stratamq.logstore.inspect import inspect_store
+from stratamq.logstore.retention_service import RetentionService
+from stratamq.logstore.search import at_offsets, by_time
+from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import GetStatus, QueueKey
-from tests.unit.logstore.stores import abandon, message, open_store, put, records_of, small_config
+from stratamq.testing.clock import ManualClock
+from tests.unit.logstore.stores import FOREVER, abandon, message, open_store, put, records_of, small_config
 
 SMALL = small_config(batch_consume_queue_file_bytes=46 * 3, light_queues=True, multi_dispatch=True)
 
@@ -231,8 +237,6 @@ def test_a_batch_taken_back_gives_its_offsets_back(tmp_path):
 
 
 def test_times(tmp_path):
-    from stratamq.testing.clock import ManualClock
-
     clock = ManualClock()
     store = fresh(tmp_path, clock=clock)
     times = []
@@ -344,3 +348,81 @@ def test_files_keep_their_length_whatever_the_setting(tmp_path, caplog):
     assert "mapperFileSizeBatchConsumeQueue" in caplog.text
     sizes = [path.stat().st_size for path in sorted((tmp_path / "batchconsumequeue/B/0").iterdir())]
     assert sizes == [3 * BATCH_UNIT_BYTES] * 3
+
+
+def test_tools_read_queues_of_batches(tmp_path):
+    store = fresh(tmp_path)
+    put(store, batch("a", "b", "c"), message("d", topic="B"), batch("e", "f"))
+    store.close()
+    view = inspect_store(tmp_path)
+    (queue,) = [queue for queue in view.queues if queue.topic == "B"]
+    assert (queue.min_offset, queue.max_offset, queue.messages, queue.unconfirmed) == (0, 6, 6, 0)
+    file = tmp_path / "batchconsumequeue/B/0/00000000000000000000"
+    explained = explain_file(file, 50)
+    assert explained.kind == "unit of queue offsets 3 to 3"
+    assert [field.length for field in explained.fields] == [8, 4, 8, 8, 8, 2, 4, 4]
+    with StoreSnapshot.open(tmp_path) as snapshot:
+        assert [record.queue_offset for record in at_offsets(snapshot, "B", 0, 1, 5)] == [0, 3, 4]
+        found = by_time(snapshot, "B", None, from_ms=0, until_ms=FOREVER, limit=2)
+        assert (len(found.records), found.has_more) == (2, True)
+        with pytest.raises(OffsetOutOfRange):
+            at_offsets(snapshot, "B", 0, 5, 9)
+
+
+@pytest.mark.parametrize(("at", "kind"), [(3, "unit-missing"), (11, "unit"), (30, "unit"), (37, "unit")])
+def test_a_damaged_unit_is_found(tmp_path, at, kind):
+    store = fresh(tmp_path)
+    put(store, batch("a", "b"), batch("c"), message("d", topic="B"))
+    store.close()
+    path = tmp_path / "batchconsumequeue/B/0/00000000000000000000"
+    raw = bytearray(path.read_bytes())
+    raw[46 + at] ^= 4
+    path.write_bytes(raw)
+    report = check_store(tmp_path)
+    assert report.is_damaged
+    assert report.findings[0].kind == kind
+
+
+def test_records_without_a_unit_are_found(tmp_path):
+    store = fresh(tmp_path)
+    put(store, batch("a", "b"), message("other"), batch("c"))
+    store.close()
+    path = tmp_path / "batchconsumequeue/B/0/00000000000000000000"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:46] + bytes(len(raw) - 46))
+    assert [finding.kind for finding in check_store(tmp_path).findings] == ["unit-missing"]
+
+
+def test_expired_files_go_and_the_queue_begins_later(tmp_path):
+    clock = ManualClock(1_700_000_000_000)
+    store = fresh(tmp_path, clock=clock)
+    for number in range(60):
+        put(store, batch(f"{number}a", f"{number}b"), message(bytes(300), topic="T"))
+    clock.advance(100 * 3_600_000)
+    put(store, batch("new"))
+    service = RetentionService(
+        store, RetentionConfig(delete_when=";".join(f"{hour:02d}" for hour in range(24))), clock=clock, offsets=dict
+    )
+    for _ in range(3):
+        for step in service.round():
+            if step.blocking is not None:
+                step.blocking()
+    low = store.min_physical_offset
+    assert low > 0
+    queue = store._queues["B", 0]
+    assert queue.unit(queue.min_offset).physical_offset >= low
+    assert queue.bases[0] > 0
+    kept = read(store)
+    assert kept[-1] == b"new"
+    assert 121 - len(kept) == store.min_offset("B", 0)
+    queue.min_offset = 1
+    service._corrected_ms = None
+    for step in service.round():
+        if step.blocking is not None:
+            step.blocking()
+    assert read(store) == kept
+    store.close()
+    store = open_store(tmp_path, SMALL)
+    assert read(store) == kept
+    store.close()
+    assert not check_store(tmp_path).is_damaged
