@@ -12,9 +12,12 @@ timeline  topic    ""           0        start of bucket, ms  bodies            
 queue     topic    ""           queue    0                    bodies             store times, ms
 offset    topic    ""           queue    0                    0                  lowest, highest
 size      topic    ""           0        bucket of body bytes 0                  exact bytes
-latency   ""       ""           0        bucket of ms         0                  exact ms
+latency   topic    ""           0        bucket of ms         0                  exact ms
 key       ""       message key  0        0                    0                  -
+trace     topic    JSON         queue    queue offset         0                  stored, born, ms
 ========= ======== ============ ======== ==================== ================== =================
+
+Facts of kind trace are made by `outlook.trace_facts`.
 
 Sizes and times go into buckets that are exact below `EXACT_BELOW` and 1/256 wide above (`bucket_of`), so a percentile
 read from them is exact up to 64 KiB or 65 s, and at most 0.4 % off beyond.
@@ -108,7 +111,7 @@ def facts_of(batch: pa.RecordBatch, timeline_ms: int = MINUTE_MS) -> pa.Table:
             high=batch.column("queue_offset"),
         ),
         _facts("size", rows, topic=topics, number=bucket_of(size_numbers), low=size_numbers, high=size_numbers),
-        _facts("latency", rows, number=bucket_of(waits), low=waits, high=waits),
+        _facts("latency", rows, topic=topics, number=bucket_of(waits), low=waits, high=waits),
         _key_facts(batch.column("keys")),
     ]
     return join(pa.concat_tables(parts))

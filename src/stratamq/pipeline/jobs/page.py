@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
 from stratamq import __version__
-from stratamq.pipeline.jobs import plots
+from stratamq.pipeline.jobs import page_more, plots
+from stratamq.pipeline.jobs.page_parts import duration_text, name_cell, section, table_html, time_text
 from stratamq.pipeline.jobs.summary import Distribution, Report, TagMinute
 from stratamq.units import format_bytes
 
@@ -77,17 +76,20 @@ def render(report: Report) -> str:
         _heading(report),
         _tiles(report),
         empty,
-        _section("Messages over time", _note_of_timeline(report), over_time),
-        _section("Topics and tags", _note_of_tags(report), _tags(report, colours)),
+        section("Trace of a key", page_more.note_of_trace(report), page_more.trace(report)),
+        section("Messages over time", _note_of_timeline(report), over_time),
+        section("Busiest topics", page_more.note_of_topics(report), page_more.topics(report)),
+        section("How long the disk lasts", page_more.note_of_outlook(report), page_more.outlook(report)),
+        section("What groups have not consumed", page_more.note_of_backlogs(report), page_more.backlogs(report)),
+        section("Dead letters and retries", page_more.NOTE_OF_UNDELIVERED, page_more.undelivered(report)),
+        section("Topics and tags", _note_of_tags(report), _tags(report, colours)),
         _pair(
-            _section(
-                "Body sizes", _percentile_note(report.sizes, "bytes", "of a body as the producer wrote it"), sizes
-            ),
-            _section("From born to stored", _latency_note(report), waits),
+            section("Body sizes", _percentile_note(report.sizes, "bytes", "of a body as the producer wrote it"), sizes),
+            section("From born to stored", _latency_note(report), waits),
         ),
-        _section("Balance of queues", "An even row means that producers spread their load.", balance + _queues(report)),
-        _section("Most frequent keys", "Exact counts; a message may carry several keys.", keys),
-        _section("Minute by minute", _minutes_note(report), _minutes(report)),
+        section("Balance of queues", "An even row means that producers spread their load.", balance + _queues(report)),
+        section("Most frequent keys", "Exact counts; a message may carry several keys.", keys),
+        section("Minute by minute", _minutes_note(report), _minutes(report)),
     ]
     title = f"StrataMQ report: {report.messages:,} messages"
     return (
@@ -109,7 +111,7 @@ def _heading(report: Report) -> str:
         )
     return (
         "<header><h1>What is in the store</h1>"
-        f"<p class=soft>A snapshot of <code>{escape(report.store)}</code>, taken {_time(report.taken_ms)} UTC. "
+        f"<p class=soft>A snapshot of <code>{escape(report.store)}</code>, taken {time_text(report.taken_ms)} UTC. "
         f"Ends were fixed when the job began: what came later is not counted.{killed}</p></header>"
     )
 
@@ -122,35 +124,15 @@ def _tiles(report: Report) -> str:
         (format_bytes(report.body_bytes), "in bodies"),
         (f"{len(report.topics)}", "topic" if len(report.topics) == 1 else "topics"),
         (f"{len(report.queues)}", "queues with messages"),
-        (_duration(span), "from first to last"),
+        (duration_text(span), "from first to last"),
         (f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s", "on average"),
     ]
     inner = "".join(f"<div class=tile><b>{escape(value)}</b><span>{name}</span></div>" for value, name in tiles)
     return f"<div class=tiles>{inner}</div>"
 
 
-def _section(title: str, note: str, inner: str) -> str:
-    return f"<section><h2>{title}</h2><p class=soft>{note}</p>{inner}</section>" if inner else ""
-
-
 def _pair(*sections: str) -> str:
     return f"<div class=pair>{''.join(sections)}</div>" if any(sections) else ""
-
-
-def _table(headings: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:
-    """A table; headings say whether their column holds numbers. Cells are HTML already."""
-    classes = [" class=number" if is_number else "" for _, is_number in headings]
-    head = "".join(f"<th{look}>{escape(name)}</th>" for (name, _), look in zip(headings, classes, strict=True))
-    lines = [
-        "<tr>" + "".join(f"<td{look}>{cell}</td>" for cell, look in zip(row, classes, strict=True)) + "</tr>"
-        for row in rows
-    ]
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-
-
-def _name(name: str) -> str:
-    """A topic or tag; long ones are cut off and can be read by pointing at them."""
-    return f'<span class=name title="{escape(name)}">{escape(name)}</span>' if name else ""
 
 
 def _tags(report: Report, colours: dict[str, str]) -> str:
@@ -161,8 +143,8 @@ def _tags(report: Report, colours: dict[str, str]) -> str:
     most = max((one.messages for one in shown), default=1)
     rows = [
         (
-            f'<span class=dot style="background: {colours.get(one.topic, plots.OTHER)}"></span>{_name(one.topic)}',
-            _name(one.tag) or "<span class=soft>no tag</span>",
+            f'<span class=dot style="background: {colours.get(one.topic, plots.OTHER)}"></span>{name_cell(one.topic)}',
+            name_cell(one.tag) or "<span class=soft>no tag</span>",
             f"{one.messages:,}",
             f"{100 * one.messages / report.messages:.1f} %",
             f'<span class=track><span class=bar style="width: {max(1, 100 * one.messages // most)}%"></span></span>',
@@ -172,25 +154,25 @@ def _tags(report: Report, colours: dict[str, str]) -> str:
         for one in shown
     ]
     headings = [("topic", False), ("tag", False), ("messages", True), ("share", True), ("", False), ("bodies", True)]
-    return _table([*headings, ("average", True)], rows) if rows else ""
+    return table_html([*headings, ("average", True)], rows) if rows else ""
 
 
 def _queues(report: Report) -> str:
     rows = [
         (
-            _name(one.topic),
+            name_cell(one.topic),
             str(one.queue_id),
             f"{one.messages:,}",
             format_bytes(one.bytes),
             f"{one.min_offset:,}",
             f"{one.max_offset:,}",
-            _time(one.first_ms, seconds=True),
-            _time(one.last_ms, seconds=True),
+            time_text(one.first_ms, seconds=True),
+            time_text(one.last_ms, seconds=True),
         )
         for one in report.queues[:QUEUES_SHOWN_MAX]
     ]
     headings = [("topic", False), ("queue", True), ("messages", True), ("bodies", True), ("from offset", True)]
-    table = _table([*headings, ("to (exclusive)", True), ("first stored", True), ("last stored", True)], rows)
+    table = table_html([*headings, ("to (exclusive)", True), ("first stored", True), ("last stored", True)], rows)
     left = len(report.queues) - len(rows)
     more = f"<p class=soft>{left:,} more queues are in the JSON.</p>" if left else ""
     return f"<details><summary>Offsets and times of each queue</summary>{table}{more}</details>"
@@ -206,11 +188,17 @@ def _busiest(report: Report) -> list[TagMinute]:
 
 def _minutes(report: Report) -> str:
     rows = [
-        (_time(one.minute_ms), _name(one.topic), _name(one.tag) or "-", f"{one.messages:,}", format_bytes(one.bytes))
+        (
+            time_text(one.minute_ms),
+            name_cell(one.topic),
+            name_cell(one.tag) or "-",
+            f"{one.messages:,}",
+            format_bytes(one.bytes),
+        )
         for one in _busiest(report)
     ]
     headings = [("minute", False), ("topic", False), ("tag", False), ("messages", True), ("bodies", True)]
-    return _table(headings, rows) if rows else ""
+    return table_html(headings, rows) if rows else ""
 
 
 def _minutes_note(report: Report) -> str:
@@ -221,7 +209,7 @@ def _minutes_note(report: Report) -> str:
 
 
 def _note_of_timeline(report: Report) -> str:
-    return f"By store time, in steps of {_duration(report.timeline_ms)}, topics stacked."
+    return f"By store time, in steps of {duration_text(report.timeline_ms)}, topics stacked."
 
 
 def _note_of_tags(report: Report) -> str:
@@ -241,23 +229,3 @@ def _latency_note(report: Report) -> str:
     found = report.latency
     note = _percentile_note(found, "milliseconds", "between the producer's clock and the broker's")
     return note + " Clocks that disagree the other way count as 0."
-
-
-def _time(ms: int, *, seconds: bool = False) -> str:
-    if not ms:
-        return "-"
-    moment = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
-
-
-def _duration(ms: int) -> str:
-    """A length of time for people: the two largest units that are not zero."""
-    if ms < 1000:
-        return f"{ms} ms"
-    parts = []
-    left = ms // 1000
-    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        if left >= size:
-            parts.append(f"{left // size} {name}")
-        left %= size
-    return " ".join(parts[:2])

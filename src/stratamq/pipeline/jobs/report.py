@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratamq.config import RetentionConfig
 from stratamq.logstore.liveness import look
 from stratamq.pipeline.jobs.facts import COLUMNS, FACTS, MINUTE_MS, Folder, join
+from stratamq.pipeline.jobs.outlook import STEPS_A_SPLIT_MAX, TRACE_COLUMNS, backlogs, look_ahead, trace_facts
 from stratamq.pipeline.jobs.page import render
 from stratamq.pipeline.jobs.summary import TOP_KEYS, Report, summarise
 from stratamq.pipeline.options import parse_options
@@ -40,10 +42,18 @@ _WIDTHS_MS: Final = (
 )
 
 
-def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: TaskProgress | None = None) -> Report:
+def make_report(
+    spark: SparkSession,
+    store: str | os.PathLike[str],
+    progress: TaskProgress | None = None,
+    *,
+    policy: RetentionConfig | None = None,
+    trace_key: str = "",
+) -> Report:
     """Count everything in the store at ``store``, up to where it ends now.
 
-    Blocks until the job is done. ``progress`` is called from another thread.
+    Blocks until the job is done. ``progress`` is called from another thread. With a ``policy`` the report says also how
+    long the disk lasts and what groups have not consumed; with a ``trace_key`` where messages with that key are.
 
     Raises:
         NotAStore, CorruptionError: The store cannot be read; seen while the job was planned.
@@ -55,7 +65,7 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     was_killed = was_left_open(path)
     splits = plan_read(parse_options({"path": path, "minPartitions": str(spark.sparkContext.defaultParallelism)}))
     width = timeline_width(*time_span(path, splits))
-    count = functools.partial(count_split, path=path, timeline_ms=width)
+    count = functools.partial(count_split, path=path, timeline_ms=width, trace_key=trace_key)
     facts = map_ranges(spark, splits, count, spark_types(FACTS)).persist()
     try:
         with plain_errors(), watching(spark, progress):
@@ -70,7 +80,10 @@ def make_report(spark: SparkSession, store: str | os.PathLike[str], progress: Ta
     finally:
         facts.unpersist()
     report = summarise(join(small.cast(FACTS)), top, store=path, taken_ms=taken_ms, timeline_ms=width)
-    return dataclasses.replace(report, was_killed=was_killed, seconds=round(time.monotonic() - began, 3))
+    if policy is not None:
+        report = dataclasses.replace(report, outlook=look_ahead(Path(path), policy), backlogs=backlogs(Path(path)))
+    seconds = round(time.monotonic() - began, 3)
+    return dataclasses.replace(report, was_killed=was_killed, trace_key=trace_key, seconds=seconds)
 
 
 def report_of_batches(batches: Sequence[pa.RecordBatch], *, store: str = "", taken_ms: int = 0) -> Report:
@@ -93,11 +106,17 @@ def was_left_open(path: str) -> bool:
     return state.has_abort and not state.is_live
 
 
-def count_split(split: Split, *, path: str, timeline_ms: int) -> Iterator[pa.RecordBatch]:
+def count_split(split: Split, *, path: str, timeline_ms: int, trace_key: str = "") -> Iterator[pa.RecordBatch]:
     """Facts of one split. Runs in a Python worker."""
     folder = Folder(timeline_ms)
-    for batch in arrow_batches(path, split.topic, split.queue_id, split.lo, split.hi, COLUMNS):
+    columns = (*COLUMNS, *TRACE_COLUMNS) if trace_key else COLUMNS
+    left = STEPS_A_SPLIT_MAX
+    for batch in arrow_batches(path, split.topic, split.queue_id, split.lo, split.hi, columns):
         folder.add(batch)
+        if trace_key and left:
+            steps = trace_facts(batch, trace_key)[:left]
+            left -= steps.num_rows
+            yield from steps.to_batches()
     yield from folder.facts().to_batches()
 
 

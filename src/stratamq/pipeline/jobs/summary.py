@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratamq.pipeline.jobs.facts import EXACT_BELOW, percentiles
+from stratamq.pipeline.jobs.outlook import Backlog, Outlook, Step, TopicTotal, Undelivered, steps_of, undelivered
 
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 TOP_KEYS: Final = 20
@@ -99,6 +100,15 @@ class Report:
     sizes_by_topic: Mapping[str, Distribution]
     latency: Distribution
     top_keys: Sequence[KeyTotal]
+    latency_by_topic: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
+    topic_totals: Sequence[TopicTotal] = ()
+    """Topics by their messages, most first."""
+    undelivered: Sequence[Undelivered] = ()
+    """Dead letters and retries."""
+    backlogs: Sequence[Backlog] = ()
+    outlook: Outlook | None = None
+    trace_key: str = ""
+    trace: Sequence[Step] = ()
     was_killed: bool = False
     """The broker was killed and has not recovered: records at the log's end may be in no queue, and are not counted."""
     seconds: float = 0.0
@@ -140,10 +150,12 @@ def _plain(value: Any) -> Any:
             "percentiles": dict(value.percentiles),
             "is_exact": value.is_exact,
         }
+    if hasattr(value, "_asdict"):
+        return {key: _plain(one) for key, one in value._asdict().items()}
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
-        return [one._asdict() if hasattr(one, "_asdict") else one for one in value]
+        return [_plain(one) for one in value]
     return value
 
 
@@ -157,6 +169,9 @@ def summarise(
     minutes = sorted(
         TagMinute(row["topic"], row["text"], row["number"], row["count"], row["bytes"]) for row in rows["minute"]
     )
+    queues = _queue_totals(rows["queue"], rows["offset"])
+    timeline = sorted(Bucket(row["topic"], row["number"], row["count"], row["bytes"]) for row in rows["timeline"])
+    sizes, latency = _by_topic(rows["size"]), _by_topic(rows["latency"])
     return Report(
         store=store,
         taken_ms=taken_ms,
@@ -165,16 +180,55 @@ def summarise(
         body_bytes=sum(row["bytes"] for row in rows["queue"]),
         tag_totals=_tag_totals(minutes),
         tag_minutes=minutes,
-        timeline=sorted(Bucket(row["topic"], row["number"], row["count"], row["bytes"]) for row in rows["timeline"]),
-        queues=_queue_totals(rows["queue"], rows["offset"]),
+        timeline=timeline,
+        queues=queues,
         sizes=distribution(rows["size"]),
-        sizes_by_topic={
-            topic: distribution([row for row in rows["size"] if row["topic"] == topic])
-            for topic in sorted({row["topic"] for row in rows["size"]})
-        },
+        sizes_by_topic=sizes,
         latency=distribution(rows["latency"]),
+        latency_by_topic=latency,
+        topic_totals=_topic_totals(queues, timeline, timeline_ms, sizes, latency),
+        undelivered=undelivered(queues),
+        trace=steps_of(rows["trace"]),
         top_keys=[KeyTotal(key, count) for key, count in top_keys],
     )
+
+
+def _by_topic(rows: Iterable[Mapping[str, Any]]) -> dict[str, Distribution]:
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["topic"]].append(row)
+    return {topic: distribution(found[topic]) for topic in sorted(found)}
+
+
+def _topic_totals(
+    queues: Iterable[QueueTotal],
+    timeline: Iterable[Bucket],
+    timeline_ms: int,
+    sizes: Mapping[str, Distribution],
+    latency: Mapping[str, Distribution],
+) -> list[TopicTotal]:
+    peaks: dict[str, int] = defaultdict(int)
+    for bucket in timeline:
+        peaks[bucket.topic] = max(peaks[bucket.topic], bucket.messages)
+    sums: dict[str, tuple[int, int, int]] = {}
+    for queue in queues:
+        messages, size, last = sums.get(queue.topic, (0, 0, 0))
+        sums[queue.topic] = messages + queue.messages, size + queue.bytes, max(last, queue.last_ms)
+    totals = [
+        TopicTotal(
+            topic,
+            messages,
+            size,
+            round(peaks[topic] * 1000 / timeline_ms, 3),
+            sizes[topic].percentiles["p50"],
+            sizes[topic].percentiles["p99"],
+            latency[topic].percentiles["p50"],
+            latency[topic].percentiles["p99"],
+            last,
+        )
+        for topic, (messages, size, last) in sums.items()
+    ]
+    return sorted(totals, key=lambda one: (-one.messages, one.topic))
 
 
 def _tag_totals(minutes: Iterable[TagMinute]) -> list[TagTotal]:
