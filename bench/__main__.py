@@ -23,6 +23,7 @@ SUITES = {
     "amqp": "publishing and consuming over AMQP against RabbitMQ",
     "bulk": "the Arrow reader against pyarrow on Parquet",
     "spark_scan": "Spark on a store against Spark on Parquet",
+    "spark": "Spark on a store, a cold tier, a broker and as a stream against Spark on Parquet",
     "queuestore": "the queue store: confirmed publishes, restarts, memory of a long backlog",
     "recovery": "restart after kill -9 with 10 GiB of log against RocketMQ",
     "cleaning": "latency of sends while ten files of the log are deleted against without",

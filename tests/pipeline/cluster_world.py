@@ -18,7 +18,7 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTOR = b"CoarseGrainedExecutorBackend"
-WAIT_S = 180.0
+WAIT_S = 240.0
 
 
 def wait_for(what: str, condition: Callable[[], Any], *, log: Path | None = None) -> Any:

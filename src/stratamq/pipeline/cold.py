@@ -43,6 +43,7 @@ SEARCH_BYTES: Final = 16 * MiB
 BROKER_DEFAULT: Final = "broker-a"
 NUMBERED: Final = frozenset({"topic", "queue_id", "queue_offset"})
 """Columns that a manifest knows."""
+HINTS_MAX: Final = 10_000
 _hints: Final[dict[tuple[str, QueueKey], Manifest]] = {}
 """Manifests that were the newest once: looking for a newer one begins there. One a queue that was planned here."""
 
@@ -62,6 +63,8 @@ def newest(backend: Backend, key: QueueKey) -> Manifest | None:
     at = (backend.address, key)
     head = commits.find_head(backend, *key, _hints.get(at)).manifest
     if head is not None:
+        if len(_hints) >= HINTS_MAX:
+            _hints.clear()
         _hints[at] = head
     return head
 

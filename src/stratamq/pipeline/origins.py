@@ -112,7 +112,7 @@ class JoinedOrigin:
         """One range over both."""
         ranges = self._ranges(topic, queue_id)
         found = [one for one in ranges if one.min_offset < one.max_offset] or ranges[-1:]
-        low, high = min(one.min_offset for one in found), max(one.max_offset for one in found)
+        low, high = min(one.min_offset for one in found), max(one.max_offset for one in ranges)
         return QueueRange(topic, queue_id, low, high)
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
@@ -136,12 +136,8 @@ class JoinedOrigin:
         return found
 
     def _both(self) -> tuple[frozenset[QueueKey], frozenset[QueueKey]]:
-        # The tier first: what is sealed while we look is then local as well, and the ends are those of the local queue.
         if self._keys is None:
-            cold = frozenset(self._cold.keys())
-            for key in cold:
-                self._cold.queue(*key)
-            self._keys = frozenset(self._hot.keys()), cold
+            self._keys = frozenset(self._hot.keys()), frozenset(self._cold.keys())
         return self._keys
 
     def _ranges(self, topic: str, queue_id: int) -> list[QueueRange]:
