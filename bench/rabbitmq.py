@@ -15,13 +15,13 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.interop.ports import free_ports
 
 SERVER_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server")
-_START_SECONDS = 60
+_START_SECONDS = 600
 _RECEIVE_BYTES = 1 << 18
 
 
@@ -33,42 +33,104 @@ def find_server() -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def running_node(cpu: int | None = None) -> Iterator[tuple[int, str]]:
-    """Start a node; yields (port, version). ``cpu`` pins it to one core."""
-    script = find_server()
-    if script is None:
-        raise FileNotFoundError("RabbitMQ is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-rabbit-"))
-    port, dist_port = free_ports(2)
-    (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = false\n")
-    environment = os.environ | {
-        "HOME": str(folder),
-        "RABBITMQ_NODENAME": f"bench{port}@localhost",
-        "RABBITMQ_DIST_PORT": str(dist_port),
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(folder / "log"),
-        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-        "RABBITMQ_PID_FILE": str(folder / "pid"),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1" if cpu is not None else "",
-    }
-    command = [script] if cpu is None else ["taskset", "-c", str(cpu), script]
-    with (folder / "out").open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
-        version = _wait_until_up(port, process, folder)
-        yield port, version
-    finally:
+class RabbitNode:
+    """A node in a folder of its own, on a port that stays the same over restarts. ``cpu`` pins it to one core."""
+
+    def __init__(self, cpu: int | None = None) -> None:
+        script = find_server()
+        if script is None:
+            raise FileNotFoundError("RabbitMQ is not installed")
+        self.folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-rabbit-"))
+        self.port, dist_port = free_ports(2)
+        self.version = ""
+        (self.folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = false\n")
+        self._environment = os.environ | {
+            "HOME": str(self.folder),
+            "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(dist_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1" if cpu is not None else "",
+        }
+        self._command = [script] if cpu is None else ["taskset", "-c", str(cpu), script]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Start it; returns the seconds until clients can log in."""
+        started = time.monotonic()
+        with (self.folder / "out").open("wb") as out:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=out, stderr=out, start_new_session=True
+            )
+        self.version = _wait_until_up(self.port, self._process, self.folder)
+        return time.monotonic() - started
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop it in order, or kill it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 15)
+            os.killpg(process.pid, 9 if kill else 15)
         try:
-            process.wait(20)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def memory_mib(self) -> float:
+        """Resident anonymous memory of all its processes."""
+        total = 0
+        for pid in self._processes():
+            with contextlib.suppress(OSError):
+                found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+                total += int(found.group(1)) if found else 0
+        return total / 1024
+
+    def cpu_s(self) -> float:
+        """CPU time that its processes have used."""
+        return sum(map(cpu_seconds, self._processes()))
+
+    def _processes(self) -> list[int]:
+        assert self._process is not None
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(path.name)) == self._process.pid:
+                    found.append(int(path.name))
+        return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def installed_node(cpu: int | None = None) -> Iterator[RabbitNode]:
+    """A running node, gone with its folder in the end."""
+    node = RabbitNode(cpu)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
+        shutil.rmtree(node.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_node(cpu: int | None = None) -> Iterator[tuple[int, str]]:
+    """Start a node; yields (port, version). ``cpu`` pins it to one core."""
+    with installed_node(cpu) as node:
+        yield node.port, node.version
 
 
 def _wait_until_up(port: int, process: subprocess.Popen[bytes], folder: Path) -> str:
@@ -79,7 +141,7 @@ def _wait_until_up(port: int, process: subprocess.Popen[bytes], folder: Path) ->
         try:
             connection = AmqpConnection(port)
         except OSError:
-            time.sleep(0.2)
+            time.sleep(0.05)
             continue
         connection.close()
         return connection.server_version
@@ -103,7 +165,7 @@ class AmqpConnection:
     """One blocking AMQP 0-9-1 connection with channel 1 open; only what load needs."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=600)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._early: list[tuple[int, bytes]] = []
@@ -124,11 +186,33 @@ class AmqpConnection:
         self.socket.sendall(_method(1, 20, 10, _shortstr("")))
         self._expect(20, 11)
 
-    def declare(self, queue: str, arguments: bytes = b"") -> None:
-        """A durable queue."""
+    def declare(self, queue: str, arguments: bytes = b"") -> int:
+        """A durable queue; returns how many messages are ready in it."""
         body = struct.pack(">H", 0) + _shortstr(queue) + b"\x02" + struct.pack(">I", len(arguments)) + arguments
         self.socket.sendall(_method(1, 50, 10, body))
-        self._expect(50, 11)
+        count: int = struct.unpack(">I", self._expect(50, 11)[5 + len(queue.encode()) :][:4])[0]
+        return count
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        """An exchange that goes with the node."""
+        self.socket.sendall(_method(1, 40, 10, struct.pack(">H", 0) + _shortstr(name) + _shortstr(kind) + bytes(5)))
+        self._expect(40, 11)
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange with its bindings."""
+        self.socket.sendall(_method(1, 40, 20, struct.pack(">H", 0) + _shortstr(name) + b"\0"))
+        self._expect(40, 21)
+
+    def bind(self, queue: str, exchange: str, keys: Sequence[str]) -> None:
+        """Bind a queue with many keys, without waiting for each."""
+        head = struct.pack(">H", 0) + _shortstr(queue) + _shortstr(exchange)
+        last = len(keys) - 1
+        frames = [
+            _method(1, 50, 20, head + _shortstr(key) + (b"\0" if at == last else b"\x01") + struct.pack(">I", 0))
+            for at, key in enumerate(keys)
+        ]
+        self.socket.sendall(b"".join(frames))
+        self._expect(50, 21)
 
     def delete(self, queue: str) -> None:
         """Delete the queue with what is in it."""
@@ -140,9 +224,9 @@ class AmqpConnection:
         self.socket.sendall(_method(1, 85, 10, b"\0"))
         self._expect(85, 11)
 
-    def publish_frames(self, queue: str, body: bytes) -> bytes:
-        """One persistent message to ``queue`` as the three frames of a publish."""
-        method = _method(1, 60, 40, struct.pack(">H", 0) + _shortstr("") + _shortstr(queue) + b"\0")
+    def publish_frames(self, queue: str, body: bytes, exchange: str = "") -> bytes:
+        """One persistent message to ``queue`` (or a key of an exchange) as the three frames of a publish."""
+        method = _method(1, 60, 40, struct.pack(">H", 0) + _shortstr(exchange) + _shortstr(queue) + b"\0")
         header = _frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, 2))
         return method + header + (_frame(3, 1, body) if body else b"")
 
