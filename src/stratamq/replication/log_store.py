@@ -275,6 +275,18 @@ class MemberStore(LogStore):
             raise StoreFailed(*self._refusal.args)
         self.sync_checkpoint(self._checkpoint_token(everything=True, clean=False))
 
+    def begin_at(self, base: int) -> None:
+        """Let a log that holds nothing begin at ``base``, where a file begins."""
+        assert self._log.min_offset == self._log.end, "only an empty log can begin elsewhere"
+        if base == self._log.end:
+            return
+        for empty in list(self._log.bases):
+            self._log.remove(empty)
+        self._log.end = self._flushed = base
+        self._batch.begin(base)
+        if self._index is not None:
+            self._index.position = base
+
     def trim_blank(self) -> None:
         """Right after opening: a blank without a record behind it was never acknowledged and goes. Blocks."""
         file_bytes, end = self._log.file_bytes, self._log.end
