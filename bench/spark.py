@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.bulk import store_of
+from bench.bulk import FILE_BYTES, QUEUE_FILE_BYTES, store_of
 from bench.rows import Missing, Row, pairs
 from bench.spark_scan import write_parquet
 from stratamq.errors import PipelineError
@@ -191,10 +191,13 @@ def broker_over(store: Path, root: Path) -> Iterator[str]:
     }
     (store / "config").mkdir(exist_ok=True)
     (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    conf = root / "broker.conf"
+    conf.write_text(f"mappedFileSizeCommitLog={FILE_BYTES}\nmappedFileSizeConsumeQueue={QUEUE_FILE_BYTES}\n")
     ports = [word for name in ("namesrv", "broker", "http") for word in (f"--{name}-port", "0")]
     command = [sys.executable, "-m", "stratamq.cli.serve", "--data-dir", str(store), "--amqp-port", "-1", *ports]
+    command += ["--ready-file", str(ready), "--config", str(conf)]
     with (root / "broker.log").open("ab") as log:
-        process = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         until = time.monotonic() + 60
         while not (ready.exists() and ready.read_text().strip()):

@@ -107,6 +107,7 @@ def test_starts_by_time_and_by_queue(spark, tmp_path):
     assert set(bodies(spark, tmp_path)) == wanted
 
 
+@pytest.mark.quick
 def test_a_new_stream_begins_at_the_end(spark, tmp_path):
     write(tmp_path / "store", 30)
     assert run(spark, tmp_path / "store", tmp_path) == []

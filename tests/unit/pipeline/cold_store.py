@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from stratamq.config import TieredConfig
 from stratamq.formats.cold_manifest import FLAT, PARQUET, Gap, Manifest, Segment
 from stratamq.formats.cold_names import Lifetime, escape_topic, segment_name, unique_part
 from stratamq.formats.cold_segment import SegmentBuilder, make_block
@@ -13,20 +14,21 @@ from stratamq.formats.vector import byte_view
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.logstore.types import QueueKey
 from stratamq.tiered import commits
-from stratamq.tiered.backend import Backend, PrefixedBackend, put_checked
-from stratamq.tiered.folder import FolderBackend
+from stratamq.tiered.backend import Backend, PrefixedBackend, open_backend, put_checked
 from stratamq.tiered.parquet import join_to_parquet
 
 BLOCK_ROWS = 7
 
 
 class ColdStore:
-    """Seals ranges of a store's queues into a folder that the source reads as ``file://FOLDER``."""
+    """Seals ranges of a store's queues into a folder that the source reads as ``file://FOLDER``, or elsewhere."""
 
-    def __init__(self, store: Path, folder: Path) -> None:
-        self.url = f"file://{folder}"
-        folder.mkdir(exist_ok=True)
-        self.backend: Backend = PrefixedBackend(FolderBackend(str(folder)), escape_topic("broker-a"))
+    def __init__(self, store: Path, folder: Path | TieredConfig) -> None:
+        if isinstance(folder, Path):
+            folder.mkdir(exist_ok=True)
+            folder = TieredConfig(url=f"file://{folder}")
+        self.url = folder.url
+        self.backend: Backend = PrefixedBackend(open_backend(folder), escape_topic("broker-a"))
         self._store = store
         self._made = 0
 

@@ -22,6 +22,8 @@ from stratamq.pipeline.plan import plan_read
 from stratamq.pipeline.reader import Lost, QueueSpan, Split
 from tests.unit.logstore.tiny_store import T0, TinyStore
 from tests.unit.pipeline.cold_store import ColdStore
+from tests.unit.tiered.conftest import s3_config as s3_config
+from tests.unit.tiered.conftest import s3_endpoint as s3_endpoint
 
 KEY = QueueKey("orders", 0)
 COUNT = 200
@@ -175,6 +177,20 @@ def test_a_damaged_segment_is_an_error_that_names_it(store, cold, format, tmp_pa
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises((CorruptionError, BackendError)):
         rows(tier=cold.url, retrySeconds="0")
+
+
+def test_an_object_store_is_read_with_keys_from_the_environment(store, s3_config, monkeypatch):
+    pytest.importorskip("obstore")
+    cold = ColdStore(store, s3_config)
+    cold.seal(KEY, [0, 90, COUNT], format=PARQUET)
+    drop_files(store, 2)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_config.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_config.secret_key)
+    given_options = {"tier": cold.url, "tierEndpoint": s3_config.endpoint, "tierRegion": s3_config.region}
+    for place in ({}, {"path": str(store)}):
+        found = rows(["queue_offset", "body"], **place, **given_options)
+        assert found.column(0).to_pylist() == list(range(COUNT))
+    cold.backend.close()
 
 
 def segment(first: int, last: int, raw_bytes: int) -> Segment:
