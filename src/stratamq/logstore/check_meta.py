@@ -63,12 +63,12 @@ def check_checkpoint(snapshot: StoreSnapshot, findings: Findings, newest_ms: int
         expected = f"log_synced at most {snapshot.max_physical_offset}, the end of the log"
         advice = "records are lost that were on disk: restore the log from a replica or a copy"
         findings.error("checkpoint", str(path), PROGRESS_AT + 12, expected, own.log_synced, advice)
-    rest = data[40:CHECKPOINT_BYTES]
+    rest = data[48:CHECKPOINT_BYTES]  # at 40 RocketMQ 5.5 keeps how far its queues are
     if data[PROGRESS_AT:].startswith(PROGRESS_MAGIC):  # our own positions, ignored when RocketMQ wrote since
-        rest = data[40:PROGRESS_AT] + data[PROGRESS_END:CHECKPOINT_BYTES].rjust(CHECKPOINT_BYTES - PROGRESS_AT, b"\0")
+        rest = data[48:PROGRESS_AT] + data[PROGRESS_END:CHECKPOINT_BYTES].rjust(CHECKPOINT_BYTES - PROGRESS_AT, b"\0")
     if rest.strip(b"\0"):
-        at = 40 + next(number for number, value in enumerate(rest) if value)
-        findings.warn("checkpoint", str(path), at, "zeros", f"{rest[at - 40]:02X}", "nothing reads these bytes")
+        at = 48 + next(number for number, value in enumerate(rest) if value)
+        findings.warn("checkpoint", str(path), at, "zeros", f"{rest[at - 48]:02X}", "nothing reads these bytes")
 
 
 def own_progress(snapshot: StoreSnapshot) -> Progress | None:

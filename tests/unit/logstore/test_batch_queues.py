@@ -426,3 +426,13 @@ def test_expired_files_go_and_the_queue_begins_later(tmp_path):
     assert read(store) == kept
     store.close()
     assert not check_store(tmp_path).is_damaged
+
+
+def test_the_position_that_rocketmq_5_5_keeps_in_the_checkpoint_is_nothing_odd(tmp_path):
+    store = fresh(tmp_path)
+    put(store, batch("a"))
+    store.close()
+    with open(tmp_path / "checkpoint", "r+b") as file:
+        file.seek(40)
+        file.write((0x35FF).to_bytes(8, "big"))
+    assert check_store(tmp_path).findings == []

@@ -44,6 +44,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -360,7 +361,11 @@ public final class Driver {
         }
         if (spec.has("properties")) {
             for (Map.Entry<String, Object> entry : asMap(spec.values.get("properties")).entrySet()) {
-                message.putUserProperty(entry.getKey(), String.valueOf(entry.getValue()));
+                if (entry.getKey().startsWith("INNER_")) {
+                    MessageAccessor.putProperty(message, entry.getKey(), String.valueOf(entry.getValue()));
+                } else {
+                    message.putUserProperty(entry.getKey(), String.valueOf(entry.getValue()));
+                }
             }
         }
         if (spec.has("delayMs") || spec.has("deliverMs")) {
@@ -667,7 +672,11 @@ public final class Driver {
         return rows;
     }
 
+    /** A queue by route; one of a light topic, which has none, at the broker named. */
     private MessageQueue queue(Args args) throws Exception {
+        if (args.has("broker")) {
+            return new MessageQueue(args.text("topic"), args.text("broker"), (int) args.number("queue", 0));
+        }
         for (MessageQueue queue : puller(args).fetchSubscribeMessageQueues(args.text("topic"))) {
             if (queue.getQueueId() == args.number("queue", 0)) {
                 return queue;
