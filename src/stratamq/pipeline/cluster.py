@@ -42,17 +42,23 @@ class Route(NamedTuple):
 
 
 class Cluster:
-    """Asks name servers and one broker. A context manager; calls block, and end when patience does."""
+    """Asks name servers and one broker. A context manager; calls block, and end when patience does.
+
+    With ``trusts_topics`` a topic that no name server knows is waited for as well: it was there when the read was
+    planned, and a name server that was started again learns of brokers by and by.
+    """
 
     def __init__(
         self,
         options: ReadOptions,
         *,
+        trusts_topics: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.calls = Calls()
         self.options = options
+        self._later = LATER | {ResponseCode.TOPIC_NOT_EXIST} if trusts_topics else LATER
         self._clock = clock
         self._sleep = sleep
         self._routes: dict[str, Route] = {}
@@ -139,10 +145,14 @@ class Cluster:
             try:
                 return ask()
             except (PeerUnreachable, PeerRefused) as error:
-                if not is_passing(error) or self._clock() >= until:
+                if not self.is_passing(error) or self._clock() >= until:
                     raise
             self.forget(topic)
             self._sleep(PAUSE_SECONDS)
+
+    def is_passing(self, error: PeerUnreachable | PeerRefused) -> bool:
+        """Whether asking again may help."""
+        return isinstance(error, PeerUnreachable) or error.code in self._later
 
     def forget(self, topic: str | None) -> None:
         """Ask for a topic's route again when it is needed."""
@@ -193,11 +203,6 @@ class Cluster:
         if not 0 <= count <= QUEUES_MAX:
             raise RemoteProtocolError(f"a name server says that topic {topic} has {count} queues")
         return Route(addresses.get(chosen, {}), count)
-
-
-def is_passing(error: PeerUnreachable | PeerRefused) -> bool:
-    """Whether asking again may help."""
-    return isinstance(error, PeerUnreachable) or error.code in LATER
 
 
 def _check(address: str, answer: Answer, what: str) -> None:

@@ -164,8 +164,11 @@ class JoinedOrigin:
         return [(QueueSpan(*key, a, b), is_first == self._prefers_cold) for a, b, is_first in parts if a < b]
 
 
-def open_origin(options: ReadOptions) -> Origin:
-    """The place that the options name, to be closed by who asks. What the parts raise when they are opened."""
+def open_origin(options: ReadOptions, *, trusts_topics: bool = False) -> Origin:
+    """The place that the options name, to be closed by who asks. What the parts raise when they are opened.
+
+    ``trusts_topics``: topics that the options name were there before, so a broker that lacks them is given time.
+    """
     cold: Origin | None = None
     if options.tier:
         from stratamq.pipeline.cold import TierOrigin
@@ -177,7 +180,7 @@ def open_origin(options: ReadOptions) -> Origin:
     if options.namesrv:
         from stratamq.pipeline.pulling import BrokerOrigin
 
-        hot = BrokerOrigin(options)
+        hot = BrokerOrigin(options, trusts_topics=trusts_topics)
     else:
         hot = FilesOrigin(options.path)
     return hot if cold is None else JoinedOrigin(hot, cold, prefers_cold=bool(options.namesrv))
@@ -228,7 +231,7 @@ class RangeReader:
             from stratamq.pipeline.cluster import Cluster
             from stratamq.pipeline.pulling import broker_batches
 
-            self._cluster = self._cluster or Cluster(self._options)
+            self._cluster = self._cluster or Cluster(self._options, trusts_topics=True)
             yield from broker_batches(
                 self._cluster, key, lo, hi, self._columns, decompress=decompress, skip_lost=skip_lost
             )

@@ -26,7 +26,7 @@ from stratamq.formats.vector import Ints
 from stratamq.logstore.light_queues import LMQ_PREFIX
 from stratamq.logstore.snapshot import QueueRange
 from stratamq.logstore.types import QueueKey
-from stratamq.pipeline.cluster import Cluster, is_passing, queue_keys
+from stratamq.pipeline.cluster import Cluster, queue_keys
 from stratamq.pipeline.options import ReadOptions
 from stratamq.pipeline.reader import BATCH_ROWS, Lost, QueueSpan, Split
 from stratamq.protocols.remoting.codes import ResponseCode
@@ -70,10 +70,10 @@ class _Nothing(Exception):
 class BrokerOrigin:
     """A broker to plan a read of."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, trusts_topics: bool = False) -> None:
         self.options = options
         self.place = ";".join(options.namesrv)
-        self.cluster = Cluster(options)
+        self.cluster = Cluster(options, trusts_topics=trusts_topics and options.topics is not None)
         self._ends: dict[QueueKey, tuple[int, int]] = {}
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ def _runs(cluster: Cluster, key: QueueKey, lo: int, hi: int, skip_lost: SkipLost
                     f"the broker has offset {at} of topic {key.topic}, queue {key.queue_id}, and does not give it"
                 ) from None
         except (PeerUnreachable, PeerRefused) as error:
-            if not is_passing(error) or cluster.now() >= until:
+            if not cluster.is_passing(error) or cluster.now() >= until:
                 raise
         if at < hi:
             turn += 1

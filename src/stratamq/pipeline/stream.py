@@ -86,7 +86,7 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLost: Records that come next are gone, and ``failOnDataLoss`` is on.
         """
         at = decode_offsets(start)
-        with closing(open_origin(self.options)) as origin:
+        with closing(open_origin(self.options, trusts_topics=True)) as origin:
             earliest, latest = self._ends(origin)
             at = self._from(at, earliest, latest)
             latest = self._capped(origin, at, latest)
@@ -110,12 +110,12 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Document:
         """The ends of all queues now, for ``sources[].latestOffset`` of the progress: lag is what lies between."""
-        with closing(open_origin(self.options)) as origin:
+        with closing(open_origin(self.options, trusts_topics=True)) as origin:
             return encode_offsets(self._ends(origin)[1])
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends: at what is in the store now."""
-        with closing(open_origin(self.options)) as origin:
+        with closing(open_origin(self.options, trusts_topics=True)) as origin:
             self.frozen = self._ends(origin)[1]
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
@@ -126,7 +126,7 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self.options
         ranges = {} if start == end else batch_ranges(end)
-        with closing(open_origin(options)) as origin:
+        with closing(open_origin(options, trusts_topics=True)) as origin:
             earliest, latest = self._ends(origin)
             if options.fail_on_data_loss:
                 for edge in (0, 1):

@@ -36,6 +36,8 @@ class FakeBroker:
         """Called before each pull is answered, with its offset; may change the broker or raise."""
         self.pulls: list[tuple[str, int, int]] = []
         self.most_flying = 0
+        self.unknown = 0
+        """So often the name server says that it knows no topic."""
         self._flying: dict[tuple[str, int], tuple[int, Mapping[str, str]]] = {}
         self._opaque = 0
         self.dropped: list[str] = []
@@ -57,7 +59,8 @@ class FakeBroker:
             raise PeerUnreachable(address, "the connection ended before the answer came")
         code, ext = asked
         if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            if ext["topic"] != "orders":
+            if ext["topic"] != "orders" or self.unknown:
+                self.unknown = max(0, self.unknown - 1)
                 return _answer(ResponseCode.TOPIC_NOT_EXIST)
             return _answer(ResponseCode.SUCCESS, body=json.dumps(self._route()).encode())
         if code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:

@@ -20,10 +20,11 @@ from tests.unit.pipeline.fake_broker import T0, FakeBroker, record
 KEY = QueueKey("orders", 0)
 
 
-def cluster_of(fake: FakeBroker, /, **given_options: str) -> Cluster:
+def cluster_of(fake: FakeBroker, /, *, trusts_topics: bool = False, **given_options: str) -> Cluster:
     clock = ManualClock()
     made = Cluster(
         parse_options({"namesrv": "n:1", **given_options}),
+        trusts_topics=trusts_topics,
         clock=lambda: clock.monotonic_ms() / 1000,
         sleep=lambda seconds: clock.advance(int(seconds * 1000)),
     )
@@ -98,6 +99,22 @@ def test_a_broker_that_moved_is_found_where_the_name_server_says():
     broker.before_pull = move
     assert read(broker, 0, 100)[0] == list(range(100))
     assert {address for address, *_ in broker.pulls} == {"b:1", "elsewhere:1"}
+
+
+def test_a_name_server_that_was_started_again_is_given_time():
+    broker = FakeBroker(100)
+
+    def restart(offset: int) -> None:
+        if len(broker.pulls) == 2:
+            broker.unknown = 5
+            raise PeerUnreachable("b:1", "gone")
+
+    broker.before_pull = restart
+    assert read(broker, 0, 100, trusts_topics=True)[0] == list(range(100))
+    assert broker.unknown == 0
+    broker.unknown = 1
+    with pytest.raises(PeerRefused):
+        read(broker, 0, 100)
 
 
 def test_a_slave_gives_what_the_master_cannot():
