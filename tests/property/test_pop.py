@@ -58,7 +58,7 @@ class PopMachine(RuleBasedStateMachine):
         return any(
             (key.topic, key.queue_id, key.start, key.pop_ms) == (handle[0], int(words[6]), int(words[0]), int(words[1]))
             and handle[1] in one.left
-            for key, one in self.harness.broker.pop._open.items()
+            for key, one in self.harness.broker.pop._table._open.items()
         )
 
     @rule(place=st.integers(0, 100), invisible=st.sampled_from([0, 1, INVISIBLE, 3 * INVISIBLE]))

@@ -215,6 +215,8 @@ class Broker:
             config=config,
             host=self.address.host_bytes,
         )
+        self.pop.timed = lambda: self.timers.metrics.count(self.pop.topic)
+        self.pop.timer_ms = lambda: self.timers.reached_ms
         self.workers.append(self.pop)
         self.pop_order = PopOrder(self._open_file(POP_ORDER_FILE).load())
         self.keep_table(POP_ORDER_FILE, self.pop_order)

@@ -104,12 +104,19 @@ class StoredCheckpoint(NamedTuple):
     offsets: tuple[int, ...]
     invisible_ms: int
 
+    @property
+    def end_ms(self) -> int:
+        """When its time is over."""
+        return self.key.pop_ms + self.invisible_ms
+
 
 class StoredAck(NamedTuple):
     """An ack as its record holds it; one check-point, one or more offsets."""
 
     key: Key
     offsets: tuple[int, ...]
+    end_ms: int
+    """When the time of its check-point is over, for an ack that may come before that; else 0."""
 
 
 def checkpoint_message(
@@ -133,7 +140,9 @@ def checkpoint_message(
     return _message(topic, CHECKPOINT_TAG, place, body, host=host, now_ms=now_ms)
 
 
-def ack_message(topic: str, key: Key, offsets: Sequence[int], *, broker_name: str, host: bytes, now_ms: int) -> Message:
+def ack_message(
+    topic: str, key: Key, offsets: Sequence[int], *, broker_name: str, host: bytes, now_ms: int, end_ms: int = 0
+) -> Message:
     """The record of an ack, of one message or of several."""
     body: dict[str, Any] = {
         "ao": offsets[0],
@@ -144,6 +153,8 @@ def ack_message(topic: str, key: Key, offsets: Sequence[int], *, broker_name: st
         "pt": key.pop_ms,
         "bn": broker_name,
     }
+    if end_ms:
+        body["end"] = end_ms
     tag = ACK_TAG
     if len(offsets) > 1:
         tag = BATCH_ACK_TAG
@@ -157,10 +168,16 @@ def _message(topic: str, tag: str, unique: str, body: dict[str, Any], *, host: b
         topic=topic,
         queue_id=0,
         body=json.dumps(body, separators=(",", ":")).encode(),
-        properties=encode_properties({names.TAGS: tag, names.UNIQ_KEY: unique}),
+        # RocketMQ takes the newest of these times for how far its timer is; none, and it gives nothing back.
+        properties=encode_properties({names.TAGS: tag, names.UNIQ_KEY: unique, names.TIMER_DELIVER_MS: str(now_ms)}),
         born_timestamp=now_ms,
         born_host=host,
     )
+
+
+def is_from_timer(record: Record) -> bool:
+    """Whether another broker wrote a record of the revive topic, through its timer: RocketMQ does, we never do."""
+    return find_property(record.properties, names.TIMER_OUT_MS) is not None
 
 
 def read_record(record: Record) -> StoredCheckpoint | StoredAck | None:
@@ -177,7 +194,7 @@ def read_record(record: Record) -> StoredCheckpoint | StoredAck | None:
             return StoredCheckpoint(key, offsets, int(body["it"]))
         if tag in (ACK_TAG, BATCH_ACK_TAG):
             offsets = tuple(int(offset) for offset in body.get("aol") or (body["ao"],))
-            return StoredAck(key, offsets)
+            return StoredAck(key, offsets, int(body.get("end") or 0))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return None

@@ -134,6 +134,11 @@ class Timers:
         """Whether messages for a time are taken."""
         return self._files is not None
 
+    @property
+    def reached_ms(self) -> int | None:
+        """What was due before this time has been delivered; None without a wheel."""
+        return self._files.read_ms if self._files is not None else None
+
     def attach(self, files: TimerStore, now_ms: int, topics: list[str]) -> None:
         """Begin to work on files just opened; ``topics`` are all that may have messages waiting."""
         self._files = files

@@ -357,7 +357,7 @@ class PopRequests:
 
     @serves(RequestCode.POP_ROLLBACK)
     def rollback(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Nothing to do: check-points are in the revive topic always, never in a table of their own to be moved back."""
+        """Nothing to do: check-points are always in the revive topic."""
         return encode_response(header, ResponseCode.SUCCESS)
 
 

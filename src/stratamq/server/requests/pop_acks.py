@@ -71,6 +71,7 @@ class PopAckRequests:
             Key(group, topic, fields.queue_id, handle.start, handle.pop_ms),
             (fields.offset,),
             now_ms=self._broker.clock.wall_ms(),
+            end_ms=handle.pop_ms + handle.invisible_ms,
             done=partial(self._done, peer, header, {}),
         )
         return None
@@ -113,13 +114,13 @@ class PopAckRequests:
             if not left:
                 self._done(peer, header, {}, failures[0] if failures else "")
 
-        for key, revive_queue, offsets in read:
+        for key, revive_queue, offsets, end_ms in read:
             if revive_queue == ORDERED_REVIVE_QUEUE:
                 for offset in offsets:
                     self._ack_in_order(key.group, key.topic, key.queue_id, offset, key.pop_ms)
             elif offsets:
                 left += 1
-                self._pop.ack(key, offsets, now_ms=now, done=done)
+                self._pop.ack(key, offsets, now_ms=now, end_ms=end_ms, done=done)
         done("")
         return None
 
@@ -156,8 +157,8 @@ def _times(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
     return {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(revive_queue)}
 
 
-def _read_batch_ack(one: dict[str, Any]) -> tuple[Key, int, list[int]]:
-    """Key, revive queue and offsets of one entry; short and long names. Raises RemoteProtocolError."""
+def _read_batch_ack(one: dict[str, Any]) -> tuple[Key, int, list[int], int]:
+    """Key, revive queue, offsets and end of one entry; short and long names. Raises RemoteProtocolError."""
 
     def member(short: str, long: str) -> Any:
         return one[short] if short in one else one[long]
@@ -168,10 +169,11 @@ def _read_batch_ack(one: dict[str, Any]) -> tuple[Key, int, list[int]]:
         topic = popped_topic(topic, group, retry_flag)
         start, pop_ms = int(member("so", "startOffset")), int(member("pt", "popTime"))
         queue_id, revive_queue = int(member("q", "queueId")), int(member("rq", "reviveQueueId"))
+        end_ms = pop_ms + int(one.get("it", one.get("invisibleTime", 0)))
         bits = base64.b64decode(str(member("b", "bitSet")), validate=True)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise body_error(f"an ack cannot be read: {error!r}") from None
     if len(bits) > MESSAGES_MAX:
         raise body_error(f"an ack of {8 * len(bits)} offsets")
     offsets = [start + 8 * place + bit for place, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
-    return Key(group, topic, queue_id, start, pop_ms), revive_queue, offsets
+    return Key(group, topic, queue_id, start, pop_ms), revive_queue, offsets, end_ms
