@@ -55,6 +55,7 @@ def export(
     from stratamq.pipeline.jobs.running import spark_runner
     from stratamq.pipeline.jobs.table import Table
     from stratamq.pipeline.options import parse_options
+    from stratamq.pipeline.origins import open_origin
 
     options = parse_options({**source, "bytesPerSplit": str(max(part_bytes, 65_536))})
     table = Table(out)
@@ -65,6 +66,7 @@ def export(
         printer.table("plan", "Would export", PLAN, rows)
         printer.facts("gone", "Gone", [(DONE[4], lost)])
         return
+    open_origin(options).close()  # before seconds go by in starting a JVM
     with spark_settings.session("export", "exporting", quiet=quiet) as (spark, progress):
         done = job.export(spark_runner(spark, progress), options, table, columns=chosen, wave_bytes=commit_bytes)
     printer.facts("exported", "Exported", list(zip(DONE, done, strict=True)))

@@ -59,8 +59,8 @@ def note_of_outlook(report: Report) -> str:
         return f"{now} The log is too short to tell a rate: it takes two commit-log files."
     rate = f"{format_bytes(one.bytes_an_hour)} an hour, seen over {duration_text(one.span_ms)}"
     return (
-        f"{now} The log grows by {rate}; messages are kept for {one.reserved_hours} hours. At this rate the fullest within "
-        f"a year is {one.highest_percent} %, {time_text(one.highest_ms)}."
+        f"{now} The log grows by {rate}; messages are kept for {one.reserved_hours} hours. At this rate the fullest "
+        f"within a year is {one.highest_percent} %, {time_text(one.highest_ms)}."
     )
 
 
