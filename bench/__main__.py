@@ -21,6 +21,7 @@ SUITES = {
     "embedded": "appending inside the process against SQLite, LMDB and RocksDB",
     "broker": "sending and consuming over the wire against RabbitMQ",
     "amqp": "publishing and consuming over AMQP against RabbitMQ",
+    "amqp_declares": "declaring durable queues against RabbitMQ",
     "bulk": "the Arrow reader against pyarrow on Parquet",
     "spark_scan": "Spark on a store against Spark on Parquet",
     "spark": "Spark on a store, a cold tier, a broker and as a stream against Spark on Parquet",

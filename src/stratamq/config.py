@@ -441,6 +441,12 @@ class QueueStoreConfig:
     vm_memory_high_watermark_percent: int = setting(
         60, at_least=1, at_most=100, doc="Share of the machine's memory above which publishers are blocked."
     )
+    definitions_journal_bytes_max: int = setting(
+        MiB,
+        at_least=KiB,
+        at_most=GiB,
+        doc="Length of the journal of declared things above which definitions.json is written anew.",
+    )
     disk_free_limit_bytes: int = setting(
         50_000_000, at_least=0, doc="Free space of the data disk below which publishers are blocked."
     )

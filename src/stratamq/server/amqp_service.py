@@ -23,19 +23,18 @@ from stratamq.broker.amqp.vhost import level_names
 from stratamq.clock import Clock
 from stratamq.config import QueueStoreConfig
 from stratamq.errors import StoreError, StoreFailed, StoreFull
-from stratamq.files.durable import ConfigFile
 from stratamq.protocols.amqp.connection import Limits
 from stratamq.queuestore.alarms import next_disk_check_ms
 from stratamq.queuestore.store import QueueStore
 from stratamq.queuestore.types import CommitToken
 from stratamq.server.amqp import AmqpListener
+from stratamq.server.definitions_file import DefinitionsFile
 from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
 
 DIRECTORY: Final = "amqp"
 STORE_DIRECTORY: Final = "store"
-DEFINITIONS_FILE: Final = "definitions.json"
 ALARM_S: Final = 1.0
 TICK_S: Final = 0.1
 
@@ -65,7 +64,8 @@ class AmqpService:
                 self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
             )
             self.storage.on_full = self._store_full
-            self._definitions = ConfigFile(str(self.directory / DEFINITIONS_FILE))
+            limit = self.config.definitions_journal_bytes_max
+            self._definitions = DefinitionsFile(self.directory, journal_bytes_max=limit)
             self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms(), streams=streams)
             self._load()
         except BaseException:
@@ -101,10 +101,12 @@ class AmqpService:
         value = self._definitions.load()
         if value is None:
             self.broker.add_defaults()
-            self._save()
         else:
             load_definitions(self.broker, value)
-        self.broker.is_definitions_dirty = False
+        self.broker.definitions_saved()
+        if not self._definitions.is_current:
+            self.broker.must_rewrite_definitions = True
+            self._save()
         known = {
             name
             for vhost in self.broker.vhosts.values()
@@ -116,8 +118,11 @@ class AmqpService:
                 self.store.delete_queue(queue.name)  # deleted just before a crash, or never answered
 
     def _save(self) -> None:
+        broker = self.broker
         try:
-            self._definitions.store(definitions_of(self.broker))
+            if broker.must_rewrite_definitions or not self._definitions.append(broker.definition_changes):
+                self._definitions.store(definitions_of(broker))
+            broker.definitions_saved()
         except OSError as error:
             self.broker.is_definitions_dirty = True
             _log.error("definitions cannot be saved, trying again with the next turn: %s", error)
@@ -206,8 +211,10 @@ class AmqpService:
         await self._loop.run_in_executor(self._thread, lambda: None)  # a sync that runs ends first
         await asyncio.sleep(0)
         self._thread.shutdown()
-        if self.broker.is_definitions_dirty:
-            self._save()
+        try:
+            self._definitions.close(definitions_of(self.broker))
+        except OSError as error:
+            _log.error("definitions cannot be saved at stop: %s", error)
         self.store.close()
 
 

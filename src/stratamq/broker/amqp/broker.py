@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratamq.broker.amqp.access import Permission, Users
 from stratamq.broker.amqp.dead_letters import dead_message, is_cycle
+from stratamq.broker.amqp.definition_rows import Change
 from stratamq.broker.amqp.levels import Entry
 from stratamq.broker.amqp.messages import Message
 from stratamq.broker.amqp.queue import Queue
@@ -75,6 +76,10 @@ class _StreamTurn:
         self._release()
 
 
+CHANGES_MAX: Final = 10_000
+"""Changes that are written down one by one; more than that in one turn are written as the whole."""
+
+
 class AmqpBroker:
     """All state that AMQP clients share."""
 
@@ -98,6 +103,9 @@ class AmqpBroker:
         """Moves with every change that a remembered route or permission may depend on."""
         self.is_definitions_dirty = False
         """Whether something durable was declared or deleted that is not written down yet."""
+        self.definition_changes: list[Change] = []
+        """What that was, in order; not all of it when `must_rewrite_definitions`."""
+        self.must_rewrite_definitions = False
         self.alarms: dict[str, None] = {}
         self.failure = ""
         """Why nothing is taken any more until a restart; empty while all is well."""
@@ -152,10 +160,21 @@ class AmqpBroker:
 
     # --- what virtual hosts ask for ---
 
-    def changed(self, *, durable: bool) -> None:
+    def changed(self, *, durable: bool, change: Change | None = None) -> None:
         self.epoch += 1
-        if durable:
-            self.is_definitions_dirty = True
+        if not durable:
+            return
+        self.is_definitions_dirty = True
+        if change is None or len(self.definition_changes) >= CHANGES_MAX:
+            self.definition_changes.clear()
+            self.must_rewrite_definitions = True
+        elif not self.must_rewrite_definitions:
+            self.definition_changes.append(change)
+
+    def definitions_saved(self) -> None:
+        """Everything durable is written down."""
+        self.is_definitions_dirty = self.must_rewrite_definitions = False
+        self.definition_changes = []
 
     def open_store(self, name: str, *, durable: bool) -> QueueStorage:
         return (self.storage if durable else self.memory).open_queue(name)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from stratamq.broker.amqp.access import SHA256, Permission, TopicPermission, User
+from stratamq.broker.amqp.definition_rows import ENCODED, binding_row, exchange_row, queue_row
 from stratamq.broker.amqp.exchanges import PREDECLARED, Binding
 from stratamq.broker.amqp.policies import Policy
 from stratamq.errors import InvalidArgument
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from stratamq.broker.amqp.vhost import VirtualHost
 
 _OWN: Final = frozenset(name for name, _, _ in PREDECLARED)
-_ENCODED: Final = "stratamq_arguments"
 
 
 def definitions_of(broker: AmqpBroker) -> dict[str, Any]:
@@ -77,47 +77,17 @@ def _add_vhost(found: dict[str, Any], vhost: VirtualHost) -> None:
         )
     for exchange in vhost.exchanges.values():
         if exchange.durable and exchange.name not in _OWN:
-            found["exchanges"].append(
-                {
-                    "name": exchange.name,
-                    "vhost": vhost.name,
-                    "type": exchange.kind,
-                    "durable": True,
-                    "auto_delete": exchange.auto_delete,
-                    "internal": exchange.internal,
-                    **_arguments(exchange.arguments),
-                }
-            )
+            found["exchanges"].append(exchange_row(exchange, vhost.name))
     for queue in vhost.queues.values():
         if queue.durable:
-            row = {"name": queue.name, "vhost": vhost.name, "durable": True, "auto_delete": queue.auto_delete}
-            found["queues"].append({**row, **_arguments(queue.arguments)})
+            found["queues"].append(queue_row(queue))
     for binding in vhost.bindings():
         if vhost.is_durable(binding):
-            found["bindings"].append(
-                {
-                    "source": binding.source,
-                    "vhost": vhost.name,
-                    "destination": binding.destination,
-                    "destination_type": binding.kind,
-                    "routing_key": binding.routing_key,
-                    **_arguments(binding.arguments),
-                }
-            )
-
-
-def _arguments(table: Table) -> dict[str, Any]:
-    shown = {
-        name: value if isinstance(value, str | bool | int | float) else str(value) for name, value in table.items()
-    }
-    found: dict[str, Any] = {"arguments": shown}
-    if table:
-        found[_ENCODED] = base64.b64encode(encode_table(table)).decode()
-    return found
+            found["bindings"].append(binding_row(binding, vhost.name))
 
 
 def _read_arguments(row: Mapping[str, Any]) -> Table:
-    encoded = row.get(_ENCODED)
+    encoded = row.get(ENCODED)
     if encoded is not None:
         return read_table(base64.b64decode(encoded), 0)[0]
     return dict(row.get("arguments") or {})

@@ -17,6 +17,7 @@ from stratamq.broker.amqp.arguments import (
     queue_type,
     resource,
 )
+from stratamq.broker.amqp.definition_rows import PUT, TAKE, Change, binding_row, exchange_row, queue_row
 from stratamq.broker.amqp.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Exchange
 from stratamq.broker.amqp.policies import Policies
 from stratamq.broker.amqp.queue import Host, Queue
@@ -34,8 +35,11 @@ from stratamq.protocols.amqp.values import Table
 class Topology(Protocol):
     """What a virtual host asks of the broker around it."""
 
-    def changed(self, *, durable: bool) -> None:
-        """Something that routes depend on has changed; ``durable`` says whether it must be written down."""
+    def changed(self, *, durable: bool, change: Change | None = None) -> None:
+        """Something that routes depend on has changed; ``durable`` says whether it must be written down.
+
+        ``change`` says what of it; None where only all definitions together tell.
+        """
         ...
 
     def open_store(self, name: str, *, durable: bool) -> QueueStorage:
@@ -119,7 +123,7 @@ class VirtualHost:
         )
         made.apply_policy(self.policies.definition_for("exchanges", name))
         self.exchanges[name] = made
-        self._topology.changed(durable=durable)
+        self._topology.changed(durable=durable, change=(PUT, "exchanges", exchange_row(made, self.name)))
         return made
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
@@ -136,7 +140,7 @@ class VirtualHost:
         for binding in list(found.bindings):
             self._bindings_to.get((binding.kind, binding.destination), {}).pop(binding, None)
         self._drop_bindings_to("exchange", name)
-        self._topology.changed(durable=found.durable)
+        self._topology.changed(durable=found.durable, change=(TAKE, "exchanges", exchange_row(found, self.name)))
 
     # --- bindings ---
 
@@ -145,7 +149,8 @@ class VirtualHost:
         source = self.exchange(binding.source)
         if source.add(binding):
             self._bindings_to.setdefault((binding.kind, binding.destination), {})[binding] = None
-            self._topology.changed(durable=self.is_durable(binding))
+            change = (PUT, "bindings", binding_row(binding, self.name))
+            self._topology.changed(durable=self.is_durable(binding), change=change)
 
     def is_durable(self, binding: Binding) -> bool:
         """Whether both ends of a binding survive a restart, and so the binding does."""
@@ -167,7 +172,7 @@ class VirtualHost:
         group.pop(binding, None)
         if not group:
             self._bindings_to.pop((binding.kind, binding.destination), None)
-        self._topology.changed(durable=source.durable)
+        self._topology.changed(durable=source.durable, change=(TAKE, "bindings", binding_row(binding, self.name)))
         if source.auto_delete and not source.bindings:
             self.delete_exchange(source.name)
 
@@ -213,7 +218,7 @@ class VirtualHost:
         if queue_type(arguments) == "stream":
             stream = self._topology.open_stream(name, self.name, dict(arguments))
             self.queues[name] = stream
-            self._topology.changed(durable=True)
+            self._topology.changed(durable=True, change=(PUT, "queues", queue_row(stream)))
             return stream
         levels = int(arguments.get("x-max-priority", 0)) + 1
         stores = [self._topology.open_store(store, durable=durable) for store in level_names(self.name, name, levels)]
@@ -229,7 +234,7 @@ class VirtualHost:
         )
         queue.apply_policy(self.policies.definition_for("queues", name, queue_type=queue.type))
         self.queues[name] = queue
-        self._topology.changed(durable=durable)
+        self._topology.changed(durable=durable, change=(PUT, "queues", queue_row(queue)))
         return queue
 
     def check_deletable(self, queue: Queue, *, if_unused: bool, if_empty: bool) -> None:
@@ -251,7 +256,7 @@ class VirtualHost:
         for consumer in queue.consumers:
             queue.consumers.remove(consumer)
             consumer.channel.cancelled_by_server(consumer)
-        self._topology.changed(durable=queue.durable)
+        self._topology.changed(durable=queue.durable, change=(TAKE, "queues", queue_row(queue)))
         return count
 
     # --- routing ---
