@@ -45,6 +45,7 @@ from stratamq.logstore.dispatch import index_keys
 from stratamq.logstore.index_file import IndexFile
 from stratamq.logstore.log_paths import LogPaths, recorded_paths
 from stratamq.logstore.queue_table import QueueTable
+from stratamq.logstore.queue_types import batch_topics
 from stratamq.logstore.recovery import take_all
 from stratamq.logstore.redispatch import Parts, Plan, RecoveryReport, Redispatcher
 from stratamq.logstore.scan import Scanned, corruption
@@ -235,7 +236,9 @@ class _Share(set[ConsumeQueue]):
         self._share, self._shares = share, shares
 
     def __contains__(self, queue: object) -> bool:
-        return isinstance(queue, ConsumeQueue) and share_of(queue.key, self._shares) == self._share
+        if not isinstance(queue, ConsumeQueue) or queue.is_batch:  # queues of batches stay as they are
+            return False
+        return share_of(queue.key, self._shares) == self._share
 
 
 def share_of(key: tuple[str, int], shares: int) -> int:
@@ -251,7 +254,11 @@ def write_queues(task: QueuesTask) -> Json:
     source = task.source
     fs, handles = LocalFileSystem(), HandleCache(LocalFileSystem(), HANDLES_MAX)
     table = QueueTable(
-        fs, os.path.join(task.out, layout.CONSUME_QUEUE), source.config.consume_queue_file_bytes_rounded, handles
+        fs,
+        os.path.join(task.out, layout.CONSUME_QUEUE),
+        source.config.consume_queue_file_bytes_rounded,
+        handles,
+        batch_topics=batch_topics(source.root) | {key.topic for key, _ in listing.list_batch_queues(source.root)},
     )
     _remove_share(table.directory, task)
     try:

@@ -55,11 +55,10 @@ class SlaveStore(MemberStore):
         ends: dict[tuple[str, int], int] = {}
         for added in found:
             scanned = added.scanned
-            if scanned.is_queued:
-                key = (scanned.topic, scanned.queue_id)
+            for key, offset, count in self.places_of(scanned):
                 queue = self._queues.get(key)
-                expected = ends.get(key, scanned.queue_offset if queue is None else queue.next_offset)
-                if scanned.queue_offset != expected:
+                expected = ends.get(key, offset if queue is None else queue.next_offset)
+                if offset != expected:
                     if part:
                         end = scanned.physical_offset - start
                         self._write_part(data, begin, end, split, part)
@@ -67,7 +66,7 @@ class SlaveStore(MemberStore):
                         queue = self._queues.get(key)
                     if queue is not None and queue.pending:
                         self._write_units([queue])
-                ends[key] = scanned.queue_offset + 1
+                ends[key] = offset + count
             part.append(added)
         self._write_part(data, begin, len(data), split, part)
         return found

@@ -29,7 +29,7 @@ from stratamq.logstore.dispatch import unit_tags_code
 from stratamq.logstore.light_queues import LIGHT_QUEUE_ID, light_units
 from stratamq.logstore.scan import Scanned, Walk, parse_record
 from stratamq.logstore.store import CommitToken, LogStore
-from stratamq.logstore.types import Arrival
+from stratamq.logstore.types import Arrival, QueueKey
 
 
 class BadFrame(CorruptionError):
@@ -162,6 +162,19 @@ class MemberStore(LogStore):
         if not found:
             raise BadFrame(self.directory, start, "a record", f"{len(data)} bytes")
         return found, split
+
+    def places_of(self, scanned: Scanned) -> list[tuple[QueueKey, int, int]]:
+        """The queues that a record goes into: offset of its first message there, and how many it is."""
+        if not scanned.is_queued:
+            return []
+        base, messages = scanned.queue_offset, 1
+        if scanned.topic in self._queues.batch_topics or scanned.sys_flag & SYS_INNER_BATCH:
+            base, messages = inner_span(scanned.properties, base)
+        found = [(QueueKey(scanned.topic, scanned.queue_id), base, messages)]
+        if self._batch.dispatches_to_light_queues:
+            lights = light_units(scanned.topic, scanned.properties)
+            found += [(QueueKey(name, LIGHT_QUEUE_ID), offset, 1) for name, offset in lights]
+        return found
 
     def _dispatch(self, scanned: Scanned) -> None:
         batch = self._batch
