@@ -40,7 +40,7 @@ class HaMaster:
         self._clock = clock
         self._on_acked = on_acked
         self._is_sync = store.config.flush_mode is FlushMode.SYNC
-        self._links: dict[SlaveLink, asyncio.Event] = {}
+        self._links: dict[SlaveLink, tuple[asyncio.Event, asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -93,9 +93,18 @@ class HaMaster:
     # --- connections ---
 
     def wake(self) -> None:
-        """The log has grown."""
-        for event in self._links.values():
-            event.set()
+        """The log has grown. It is sent at once where a socket has room: sends that wait for slaves wait for this.
+
+        (Through the task of the connection instead, a message at a time took twice as long: `bench master_slave`.)
+        """
+        for link, (event, writer) in self._links.items():
+            try:
+                if not writer.transport.get_write_buffer_size():
+                    self._send_some(link, writer)
+            except SlaveRefused:
+                pass  # found again, and told to the slave, by who sends
+            if link.next_offset < self.log_end:
+                event.set()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
@@ -116,7 +125,8 @@ class HaMaster:
             _log.warning("slave %s refused: %d are connected already (ha_slaves_max)", link.address, len(self._links))
             writer.close()
             return
-        event = self._links[link] = asyncio.Event()
+        event = asyncio.Event()
+        self._links[link] = (event, writer)
         sender = asyncio.create_task(self._send_forever(link, writer, event))
         hearer = asyncio.create_task(self._hear_forever(link, reader, event))
         try:
