@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence, Sized
+from itertools import accumulate
 from random import Random
 
 from stratamq.errors import StoreFull
@@ -57,13 +58,11 @@ class SimLog:
         self.checkpoint = 0
         self.is_full = False
         self.crash_in_cut = 0.0
+        self.start = 0
+        """Everything below was deleted. It is kept here, for the checker, and poisoned: nobody may read it."""
         self.core: RaftCore | None = None
         self._ghost = ghost
         self._random = random
-
-    @property
-    def start(self) -> int:
-        return 0
 
     @property
     def end(self) -> int:
@@ -78,7 +77,26 @@ class SimLog:
             raise Violation(f"{self.node}: {offset} is no boundary between records")
         return at + 1
 
+    def trim(self, offset: int) -> None:
+        """Delete everything below."""
+        self._at(offset)
+        if offset > min(self.synced_end, self._ghost.decided_end):
+            raise Violation(f"{self.node} deletes up to {offset}, synced is {self.synced_end}")
+        self.start = max(self.start, offset)
+
+    def snapshot(self) -> Sized:
+        return Body(self.recs[: self._at(self.start)])
+
+    def install(self, start: int, snapshot: Sized) -> None:
+        assert isinstance(snapshot, Body)
+        assert snapshot.size == start
+        self.recs, self.ends = list(snapshot.recs), list(accumulate(rec.size for rec in snapshot.recs))
+        self.start = self.synced_end = self.checkpoint = start
+        raise Crash
+
     def read(self, start: int, limit: int, bytes_max: int) -> Sized:
+        if start < self.start:
+            raise Violation(f"{self.node} reads at {start}, and its log begins at {self.start}")
         at = first = self._at(start)
         while at < len(self.recs) and self.ends[at] <= limit and (at == first or self.ends[at] - start <= bytes_max):
             at += 1
@@ -91,7 +109,7 @@ class SimLog:
         controls = []
         for rec in body.recs:
             control = self._add(rec)
-            if rec.config is not None:
+            if rec.config is not None or rec.trim:
                 controls.append(control)
         return controls
 
@@ -100,7 +118,7 @@ class SimLog:
         self._ghost.wrote(self.node, start, rec, self.recs[-1].term if self.recs else 0)
         self.recs.append(rec)
         self.ends.append(start + rec.size)
-        return Control(start, start + rec.size, rec.term if rec.starts_term else 0, rec.config)
+        return Control(start, start + rec.size, rec.term if rec.starts_term else 0, rec.config, rec.trim)
 
     def truncate(self, offset: int) -> None:
         if self.core is not None and self.core.is_leader:
@@ -108,6 +126,8 @@ class SimLog:
         at = self._at(offset)
         if at < len(self._ghost.decided) and self.recs[at : at + 1] == [self._ghost.decided[at]]:
             raise Violation(f"{self.node} cuts what is decided, at {offset}")
+        if offset < self.start:
+            raise Violation(f"{self.node} cuts at {offset}, and its log begins at {self.start}")
         if self._random.random() < self.crash_in_cut:
             self._cut(self._random.randint(at, len(self.recs)))
             raise Crash
@@ -130,6 +150,12 @@ class SimLog:
             raise StoreFull(self.node)
         return self._add(Rec(size, term, value)).end
 
+    def append_trim(self, term: int, offset: int) -> Control:
+        """A record by which everybody deletes what lies below ``offset``."""
+        if self.is_full:
+            raise StoreFull(self.node)
+        return self._add(Rec(CONTROL_BYTES, term, 0, trim=offset))
+
     def lose_unsynced(self) -> None:
         """What a crash leaves: all that was synced, and by chance some more."""
         kept = self._at(self.synced_end)
@@ -143,9 +169,9 @@ class SimLog:
     def controls(self) -> list[Control]:
         """All control records, as a scan finds them."""
         return [
-            Control(end - rec.size, end, rec.term if rec.starts_term else 0, rec.config)
+            Control(end - rec.size, end, rec.term if rec.starts_term else 0, rec.config, rec.trim)
             for rec, end in zip(self.recs, self.ends, strict=True)
-            if rec.config is not None
+            if rec.config is not None or rec.trim
         ]
 
 

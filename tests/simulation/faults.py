@@ -33,6 +33,7 @@ class Faults:
     slow_disk: float = 0.0
     full_disk: float = 0.0
     members: float = 0.0
+    trims: float = 0.02
     transfer: float = 0.0
     proposals: float = 0.3
     reads: float = 0.1
@@ -67,6 +68,7 @@ def draw(random: Random) -> Faults:
         full_disk=some(0.01, chance=0.3),
         members=some(0.05, chance=0.4),
         transfer=some(0.03, chance=0.4),
+        trims=some(0.1),
         proposals=random.choice((0.1, 0.4, 0.9)),
         reads=some(0.4),
         skew=some(0.5, chance=0.4),

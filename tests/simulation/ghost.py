@@ -22,6 +22,7 @@ class Rec(NamedTuple):
     value: int
     config: Config | None = None
     starts_term: bool = False
+    trim: int = 0
 
 
 class Ghost:
@@ -72,6 +73,11 @@ class Ghost:
         if commit and (at == 0 or ends[at - 1] != commit):
             raise Violation(f"{node}: {commit} is decided and is no boundary between records")
         return new
+
+    @property
+    def decided_end(self) -> int:
+        """Up to where anything was ever decided."""
+        return self.decided_ends[-1] if self.decided_ends else 0
 
     def acknowledges(self, value: int, end: int) -> None:
         """A client was told that its record is stored."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from stratamq.replication.core import RaftCore
-from stratamq.replication.messages import Append, AppendReply, VoteRequest
+from stratamq.replication.messages import Append, AppendReply, Install, VoteRequest
 from tests.simulation.deck import perform
 from tests.simulation.faults import Faults, draw
 from tests.simulation.world import World
@@ -153,6 +153,20 @@ class ManyChanges(RaftCore):
         return self.is_leader
 
 
+class TrimsEarly(RaftCore):
+    """Deletes old parts of the log as soon as a record says so, decided or not."""
+
+    def _trimmed_up_to(self) -> int:
+        return self.log.end
+
+
+class InstallsAlways(RaftCore):
+    """Begins anew when a leader says so, whatever the own log holds."""
+
+    def _lacks(self, message: Install) -> bool:
+        return True
+
+
 class ReturnsEmpty(RaftCore):
     """A node whose disk was lost comes back as if nothing had happened."""
 
@@ -286,6 +300,8 @@ HUNTS = [
     Hunt(ReadsAlone),
     Hunt(ReadsEarly),
     Hunt(ManyChanges, nodes=5, faults=members_change),
+    Hunt(TrimsEarly),
+    Hunt(InstallsAlways),
     Hunt(ReturnsEmpty, faults=disks_go),
     Hunt(TrustsRot, faults=disks_go),
 ]

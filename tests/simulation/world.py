@@ -18,7 +18,7 @@ from stratamq.replication.members import Config, Configs, Epochs, Member, initia
 from stratamq.replication.messages import RaftMessage, VoteReply
 from stratamq.replication.ports import HardState, RaftTimes
 from stratamq.replication.state import Member0, Role
-from tests.simulation.disk import Crash, SimDisk
+from tests.simulation.disk import Crash, SimDisk, SimLog
 from tests.simulation.faults import Faults, draw
 from tests.simulation.ghost import Ghost, Violation
 
@@ -126,6 +126,7 @@ class World:
             node.disk.hard,
             Epochs((control.term, control.start) for control in controls if control.term),
             Configs(initial_config(self.names), ((c.end, c.config) for c in controls if c.config is not None)),
+            [(control.end, control.trim) for control in controls if control.trim],
         )
         log.synced_end = log.end
         node.core = self.core_class(begin, log, TIMES, Random(self.random.random()), self.local(node))
@@ -176,9 +177,14 @@ class World:
             core.pump()
         except Crash:
             self.crash(node)
+            if self.is_healed:
+                self.at(self.random.randint(1, 40), lambda: self.revive(node))
             return
         decided = len(self.ghost.decided)
         self._watch(node, core, before)
+        trim = core.due_trim()
+        if trim:
+            node.disk.log.trim(trim)
         if len(self.ghost.decided) > decided and self.random.random() < self.faults.crash_after_decision:
             self.crash(node)
             return
@@ -270,6 +276,8 @@ class World:
         if len(leader.core.config.voters) < len(self.names):
             return False
         logs = [node.disk.log for node in self.nodes.values()]
+        if len({log.start for log in logs}) > 1:
+            return False
         return all(log.recs == logs[0].recs for log in logs) and all(
             node.core is not None and node.core.commit == leader.core.commit for node in self.nodes.values()
         )
@@ -356,8 +364,21 @@ class World:
         name = random.choice(self.names)
         if random.random() < faults.transfer:
             self.feed(leader, lambda core: self._ignore(core.transfer(name)))
+        if random.random() < faults.trims:
+            self.feed(leader, lambda core: self._trim(core, leader.disk.log))
         if random.random() < faults.members:
             self.feed(leader, lambda core: self._change(core, name))
+
+    def _trim(self, core: RaftCore, log: SimLog) -> None:
+        """The leader puts a trim into its log, to anywhere between its records."""
+        if core.may_append and log.ends[-1] > log.start:
+            offset = self.random.choice([end for end in log.ends if end > log.start])
+            before = log.end
+            try:
+                control = log.append_trim(core.term, offset)
+            except StoreFull:
+                return
+            core.appended(before, control)
 
     @staticmethod
     def _ignore(_: bool) -> None:
@@ -398,7 +419,7 @@ class World:
                 self._wipe(node)
             elif log.checkpoint and random.random() < faults.rot:
                 if self.trusts_rot:
-                    log._cut(random.randint(0, log._at(log.checkpoint) - 1))
+                    log._cut(random.randint(log._at(log.start), max(log._at(log.start), log._at(log.checkpoint) - 1)))
                 else:
                     self._wipe(node)  # recovery names the damage and refuses; the operator empties the disk
         self.start(node)
@@ -406,9 +427,8 @@ class World:
     def _may_lose(self, node: Node) -> bool:
         """Whether this disk may be lost: no member believes in so many lost disks that the rest may lack data."""
         for other in self.nodes.values():
-            controls = other.disk.log.controls()
-            config = controls[-1].config if controls else initial_config(self.names)
-            assert config is not None
+            configs = [control.config for control in other.disk.log.controls() if control.config is not None]
+            config = configs[-1] if configs else initial_config(self.names)
             gone = sum(self._is_gone(voter, node) for voter in config.voters)
             if gone > len(config.voters) - config.majority:
                 return False

@@ -104,6 +104,8 @@ class RetentionService:
         """What groups lost since the start: (group, topic) -> messages, bytes."""
         self.gaps: list[tuple[int, int]] = []
         """Ranges of the log that went before the cold tier had them."""
+        self.hand_over: Callable[[int], None] | None = None
+        """Where many decide together what goes: told up to where the log may go, and nothing is deleted here."""
         self._store = store
         self._log, self._queues, self._index = store.retained()
         self._reader = LiveQueues(self._log, self._queues)
@@ -172,6 +174,9 @@ class RetentionService:
         self.last_round_ms = self._clock.wall_ms()
         self.state = decided.state
         self._say(decided.warning)
+        if self.hand_over is not None and decided.deletions:
+            self.hand_over(decided.min_offset_after)
+            return
         for decision in decided.deletions:
             if not (yield from self._delete(decision)):
                 break

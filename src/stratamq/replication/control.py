@@ -1,7 +1,8 @@
 """Control records: ordinary records of a system topic, whose body is JSON. Byte table: docs/formats/raft.md.
 
 Kinds: ``term`` starts a leader's term and names the members, ``members`` changes them, ``table`` holds one of the
-broker's tables (what else would be a file in ``config``), ``delete`` removes a topic's queues.
+broker's tables (what else would be a file in ``config``), ``delete`` removes a topic's queues, ``trim`` the log's
+oldest files, on every member.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Deletion(NamedTuple):
 def encode_deletion(topic: str) -> bytes:
     """Body of a record that deletes a topic's queues."""
     return _encode({"kind": "delete", "topic": topic})
+
+
+def encode_trim(offset: int) -> bytes:
+    """Body of a record by which all members delete what lies below ``offset``."""
+    return _encode({"kind": "trim", "offset": offset})
 
 
 def encode_members(term: int, leader: str, config: Config, start: int, *, starts_term: bool) -> bytes:
@@ -73,6 +79,10 @@ def decode_control(body: bytes | memoryview, start: int, end: int, where: str) -
             return Table(str(value["name"]), value["value"])
         if kind == "delete":
             return Deletion(str(value["topic"]))
+        if kind == "trim":
+            if not 0 < int(value["offset"]) <= start:
+                raise ValueError(value["offset"])
+            return Control(start, end, 0, None, int(value["offset"]))
         if kind not in ("term", "members"):
             raise ValueError(kind)
         config = Config(_members(value["voters"]), _members(value["learners"]))

@@ -23,7 +23,7 @@ docs/design/raft.md.
 from __future__ import annotations
 
 from stratamq.replication.leading import Leading
-from stratamq.replication.messages import Append, AppendReply, RaftMessage, TimeoutNow, VoteReply, VoteRequest
+from stratamq.replication.messages import Append, AppendReply, Install, RaftMessage, TimeoutNow, VoteReply, VoteRequest
 from stratamq.replication.state import Role
 
 
@@ -62,3 +62,5 @@ class RaftCore(Leading):
             self._on_vote_reply(message)
         elif isinstance(message, TimeoutNow):
             self._on_timeout_now(message)
+        elif isinstance(message, Install):
+            self._on_install(message)

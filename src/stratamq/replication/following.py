@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from stratamq.errors import StoreFull
 from stratamq.replication.elections import Elections
-from stratamq.replication.messages import Append, AppendReply
+from stratamq.replication.messages import Append, AppendReply, Install
 from stratamq.replication.state import Role, SafetyViolation
 
 
@@ -22,14 +22,7 @@ class Following(Elections):
         if self._is_old(message):
             self._reply(message, is_accepted=False)
             return
-        if message.term > self.term:
-            self._adopt(message.term)
-        if self.role is Role.LEADER:
-            raise SafetyViolation(f"{message.sender} and {self.node} both lead term {self.term}")
-        if self.leader != message.sender or self.role is not Role.FOLLOWER:
-            self._step_down(message.sender)
-        self._heard_ms = self.now_ms
-        self._draw_election_deadline()
+        self._hear(message.sender, message.term)
         if self.is_failed:
             return
         if not self._fits(message):
@@ -41,6 +34,51 @@ class Following(Elections):
         self._verified = max(self._verified, verified)
         self._follow_commit(message)
         self._reply(message, is_accepted=True)
+
+    def _hear(self, leader: str, term: int) -> None:
+        """A leader has spoken."""
+        if term > self.term:
+            self._adopt(term)
+        if self.role is Role.LEADER:
+            raise SafetyViolation(f"{leader} and {self.node} both lead term {self.term}")
+        if self.leader != leader or self.role is not Role.FOLLOWER:
+            self._step_down(leader)
+        self._heard_ms = self.now_ms
+        self._draw_election_deadline()
+
+    def _on_install(self, message: Install) -> None:
+        """Begin anew where the leader's log begins, if something below that is missing here.
+
+        What is given up was never decided, or stands in the snapshot. This core ends with it.
+        """
+        if message.term < self.term:
+            return
+        self._hear(message.sender, message.term)
+        if not self.is_failed and self._lacks(message):
+            self.log.install(message.start, message.snapshot)
+            self.failed()
+
+    def _lacks(self, message: Install) -> bool:
+        """Whether the own log does not hold all that is decided below the leader's beginning."""
+        start = message.start
+        if start <= self.commit:
+            return False
+        return self.log.end < start or self.epochs.term_before(start) != message.start_term
+
+    def due_trim(self) -> int:
+        """Up to where the log may be deleted now; 0 when nothing may go.
+
+        Said by a record that is decided: so everything below is, too. And it is on this disk: so a crash leaves no
+        log that ends before it begins.
+        """
+        due = 0
+        while self._trims and self._trims[0][0] <= self._trimmed_up_to():
+            due = max(due, self._trims.pop(0)[1])
+        return due if due > self.log.start else 0
+
+    def _trimmed_up_to(self) -> int:
+        """How far the records reach whose trims may be done."""
+        return min(self.commit, self.durable)
 
     def _is_old(self, message: Append) -> bool:
         """Whether somebody who leads no more sent this."""
@@ -90,6 +128,7 @@ class Following(Elections):
         self.durable = min(self.durable, offset)
         self.epochs.truncate(offset)
         self.configs.truncate(offset)
+        self._trims = [entry for entry in self._trims if entry[0] <= offset]
 
     def _follow_commit(self, message: Append) -> None:
         """What is decided, as far as the own log is known to be the leader's."""

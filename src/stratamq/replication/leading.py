@@ -13,8 +13,8 @@ from typing import Final
 
 from stratamq.errors import StoreFull
 from stratamq.replication.following import Following
-from stratamq.replication.members import ANY, Config, Member, voters_changed
-from stratamq.replication.messages import Append, AppendReply, TimeoutNow
+from stratamq.replication.members import ANY, Config, Control, Member, voters_changed
+from stratamq.replication.messages import Append, AppendReply, Install, TimeoutNow
 from stratamq.replication.progress import Progress
 from stratamq.replication.state import SafetyViolation
 
@@ -40,12 +40,17 @@ class Leading(Following):
 
     # --- sending ---
 
-    def appended(self, before: int) -> None:
-        """The shell has put records of this leader's term into the log, which ended at ``before``."""
+    def appended(self, before: int, control: Control | None = None) -> None:
+        """The shell has put records of this leader's term into the log, which ended at ``before``.
+
+        ``control``: the last one deletes old parts of the log.
+        """
         if not self.is_leader:
             raise SafetyViolation(f"{self.node} wrote at {before} and does not lead")
         if self.durable >= before:
             self._synced_ms = self.now_ms
+        if control is not None:
+            self._note_control(control)
 
     def pump(self) -> None:
         """End of a turn: send every follower what it has not been sent, and heartbeats when they are due."""
@@ -66,11 +71,15 @@ class Leading(Following):
             progress.probe_from(progress.match or progress.next)
         if progress.is_probing:
             progress.is_waiting = False
-        else:
+        elif progress.next >= self.log.start:
             self._send_append(progress, progress.next, bytes_max=0)
 
     def _stream(self, progress: Progress) -> None:
         times = self.times
+        if progress.next < self.log.start:
+            if not (progress.is_probing and progress.is_waiting):
+                self._send_install(progress)
+            return
         if progress.is_probing:
             if not progress.is_waiting:
                 progress.is_waiting = True
@@ -81,8 +90,6 @@ class Leading(Following):
 
     def _send_append(self, progress: Progress, prev: int, *, bytes_max: int) -> int:
         """Send up to so many bytes from ``prev`` on. Returns how many."""
-        if prev < self.log.start:
-            return self._send_unreachable(progress)
         term = self.epochs.term_of(prev) if prev < self.log.end else self.term
         body: object = b""
         if bytes_max and prev < self.log.end:
@@ -101,10 +108,18 @@ class Leading(Following):
         self._send(progress.member.node, message)
         return len(body)  # type: ignore[arg-type]
 
-    def _send_unreachable(self, progress: Progress) -> int:
-        """The follower needs bytes that retention took: offer what follows them. It must be empty to take that."""
-        progress.next = max(progress.next, self.log.start)
-        return 0
+    def _send_install(self, progress: Progress) -> None:
+        """The follower needs bytes that retention took: it shall begin behind them. A probe tells whether it did.
+
+        Not more often than heartbeats: a snapshot may be long.
+        """
+        start = self.log.start
+        snapshot = self.log.snapshot()
+        message = Install(self.term, self.node, self.me.incarnation, start, self.epochs.term_before(start), snapshot)
+        self._send(progress.member.node, message)
+        progress.probe_from(start)
+        progress.is_waiting = True
+        progress.probe_bytes = 0
 
     # --- answers ---
 
@@ -149,9 +164,11 @@ class Leading(Following):
         if message.prev < progress.match or (progress.is_probing and message.prev != progress.next):
             return
         parting = max(progress.match, min(message.prev, self._parting(message)))
+        is_below = parting < self.log.start
         if progress.is_probing and parting == progress.next:
             return  # nothing new: the next heartbeat asks again, so that copies of an answer do not multiply
         progress.probe_from(parting)
+        progress.is_waiting = is_below  # so the next heartbeat sends an `Install`
         self._stream(progress)
 
     def _parting(self, message: AppendReply) -> int:

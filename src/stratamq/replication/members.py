@@ -87,12 +87,16 @@ def _replaced(members: Sequence[Member], member: Member) -> tuple[Member, ...]:
 
 
 class Control(NamedTuple):
-    """A control record as the core sees it: where it lies, the term it starts (0: none), the members from here on."""
+    """A control record as the core sees it: where it lies, the term it starts (0: none), the members from here on.
+
+    ``trim``: every member deletes its log below this position (0: no).
+    """
 
     start: int
     end: int
     term: int
     config: Config | None
+    trim: int = 0
 
 
 class Epochs:
@@ -176,6 +180,11 @@ class Configs:
     def previous(self) -> Config:
         """The configuration before the one in force; the same when there was none."""
         return self._entries[max(0, len(self._entries) - 2)][1]
+
+    def up_to(self, offset: int) -> tuple[int, Config] | None:
+        """The newest record that ends at or below ``offset``: its end and members. None: only the settings say."""
+        found = [entry for entry in self._entries[1:] if entry[0] <= offset]
+        return found[-1] if found else None
 
     def add(self, end: int, config: Config) -> None:
         """A record that ends at ``end`` names the members from here on."""

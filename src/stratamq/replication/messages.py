@@ -83,4 +83,18 @@ class TimeoutNow(NamedTuple):
     incarnation: int
 
 
-RaftMessage = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow
+class Install(NamedTuple):
+    """The leader no longer has what its receiver lacks: begin anew at ``start``, with what stands for the rest.
+
+    ``start_term`` is the term of the byte before ``start``; all below ``start`` is decided. ``snapshot``: see `Log`.
+    """
+
+    term: int
+    sender: str
+    incarnation: int
+    start: int
+    start_term: int
+    snapshot: Sized
+
+
+RaftMessage = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | Install

@@ -17,18 +17,29 @@ from typing import Any, Final
 
 from stratamq.clock import Clock
 from stratamq.errors import CorruptionError, StoreError, StoreFailed
+from stratamq.files.durable import replace_file
 from stratamq.logstore.types import Arrival
 from stratamq.replication.committer import MemberCommitter
-from stratamq.replication.control import Table, encode_deletion, encode_table
+from stratamq.replication.control import Table, encode_deletion, encode_table, encode_trim
 from stratamq.replication.core import RaftCore
 from stratamq.replication.hard_state import HardStateFile
 from stratamq.replication.log_store import MemberStore
-from stratamq.replication.members import initial_config
+from stratamq.replication.members import Control, initial_config
 from stratamq.replication.messages import RaftMessage
 from stratamq.replication.ports import HardState, RaftTimes
+from stratamq.replication.snapshot import (
+    SNAPSHOT_BYTES_MAX,
+    Snapshot,
+    begin,
+    encode_snapshot,
+    load_snapshot,
+    path_of,
+    queue_ends,
+)
 from stratamq.replication.state import Member0
 from stratamq.replication.store_log import StoreLog, load_tables
 from stratamq.replication.transport import Transport
+from stratamq.replication.trimming import Trimming
 
 _logger = logging.getLogger(__name__)
 TICK_S: Final = 0.02
@@ -52,25 +63,37 @@ class MemberNode:
         times: RaftTimes,
         on_serving: Callable[[bool, int], None],
         on_arrivals: Callable[[Sequence[Arrival]], None],
+        on_installed: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_installed``: a leader's snapshot is in place; member and store have to be closed and opened again."""
         self.store = store
         self.committer: MemberCommitter | None = None
         self._clock = clock
         self._on_serving = on_serving
         self._on_arrivals = on_arrivals
+        self._on_installed = on_installed
         self._hard_file = HardStateFile(str(Path(store.directory) / HARD_STATE_FILE), node)
         hard = self._hard_file.load()
         if hard is None:
             hard = HardState(incarnation=secrets.randbits(62) + 1)
             self._hard_file.save(hard)
+        snapshot = load_snapshot(store.directory)
+        if snapshot is not None:
+            begin(store, snapshot)
         store.trim_blank()
         store.show_up_to(max(store.min_physical_offset, min(hard.commit, store.max_physical_offset)))
-        epochs, configs, self.tables = load_tables(store, initial_config(peers))
+        loaded = load_tables(store, initial_config(peers), snapshot)
+        self.tables = loaded.tables
         self._log = StoreLog(store, node, host, clock)
         store.on_delete = self._propose_deletion
-        begin = Member0(node, hard, epochs, configs)
-        self.core = RaftCore(begin, self._log, times, Random(secrets.randbits(64)), clock.monotonic_ms())
+        self._log.take_snapshot = self._snapshot
+        first = Member0(node, hard, loaded.epochs, loaded.configs, loaded.trims)
+        self.core = RaftCore(first, self._log, times, Random(secrets.randbits(64)), clock.monotonic_ms())
         self._decided = self.core.commit
+        self.trimming = Trimming(store, clock)
+        self._trim_to = 0
+        self._trim_task: asyncio.Task[None] | None = None
+        self._trim_proposed = (0, 0)
         self.transport = Transport(node, group, peers, self.receive, self.administer, self._lost)
         if PEERS_TABLE in self.tables:
             self.transport.learn(self.tables[PEERS_TABLE][1].value)
@@ -126,6 +149,10 @@ class MemberNode:
             self.core.failed()
         except (CorruptionError, StoreError) as error:
             _logger.error("a leader's message is not taken: %s", error)
+        if self._log.was_installed:
+            self._log.was_installed = False
+            _logger.warning("member %s lacks what its group has deleted, and begins anew", self.core.node)
+            self._on_installed()
         self.changed()
 
     # --- the end of a turn ---
@@ -142,6 +169,8 @@ class MemberNode:
             self.transport.send(to, message)
         self._check_role()
         self._check_decided()
+        self._trim_to = max(self._trim_to, self.core.due_trim())
+        self._trim()
         self._sync()
 
     def _guard_pump(self) -> None:
@@ -235,14 +264,68 @@ class MemberNode:
     def _propose_deletion(self, topic: str) -> None:
         self._propose(encode_deletion(topic))
 
-    def _propose(self, body: bytes) -> int:
+    # --- old parts of the log ---
+
+    def propose_trim(self, offset: int) -> None:
+        """Let the group delete its log below ``offset``, where a file begins. Nothing happens where another leads."""
+        core = self.core
+        if core.log.start < offset <= core.commit and self._trim_proposed < (core.term, offset):
+            try:
+                if self._propose(encode_trim(offset), trim=offset):
+                    self._trim_proposed = (core.term, offset)
+            except StoreError as error:
+                _logger.error("old parts of the log cannot be deleted: %s", error)
+
+    def _trim(self) -> None:
+        if self._trim_to > self.core.log.start and (self._trim_task is None or self._trim_task.done()):
+            self._trim_task = self._loop.create_task(self._delete_old(self._trim_to))
+
+    async def _delete_old(self, offset: int) -> None:
+        """Save what stands for the log below ``offset``, then delete it."""
+        try:
+            data = self._snapshot(offset)
+            path = path_of(self.store.directory)
+            await self._loop.run_in_executor(self._hard_thread, lambda: replace_file(path, data))
+        except OSError as error:
+            _logger.error("old parts of the log are not deleted: %s", error)
+            await asyncio.sleep(CHECKPOINT_S)
+            return
+        for step in self.trimming.delete_below(offset):
+            if step.blocking is not None:
+                await asyncio.to_thread(step.blocking)
+            await asyncio.sleep(step.pause_ms / 1000)
+        if self.core.log.start < offset:
+            self._trim_to = 0 if len(self._log_files()) < 2 else offset
+            await asyncio.sleep(CHECKPOINT_S)
+
+    def _log_files(self) -> list[int]:
+        log, _, _ = self.store.retained()
+        return log.bases
+
+    def _snapshot(self, start: int) -> bytes:
+        """What stands for the log below ``start``."""
+        core = self.core
+        data = encode_snapshot(
+            Snapshot(
+                start,
+                [entry for entry in core.epochs if entry[1] < start],
+                core.configs.up_to(start),
+                {name: entry for name, entry in self.tables.items() if entry[0] <= start},
+                queue_ends(self.store, start),
+            )
+        )
+        if len(data) > SNAPSHOT_BYTES_MAX:
+            _logger.error("a snapshot of %d bytes is too long: members that lack the log's start stay out", len(data))
+        return data
+
+    def _propose(self, body: bytes, *, trim: int = 0) -> int:
         """Put a control record into the log; returns its end, 0 where this member does not lead. Raises StoreError."""
         if not self.core.may_append:
             return 0
         self.store.commit()
         before = self.core.log.end
         end = self._log.append_body(body)
-        self.core.appended(before)
+        self.core.appended(before, Control(before, end, 0, None, trim) if trim else None)
         self.changed()
         return end
 
@@ -319,6 +402,8 @@ class MemberNode:
         if self.committer is not None:
             self.committer.close()
         self._is_closed = True
+        if self._trim_task is not None:
+            self._tasks.append(self._trim_task)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

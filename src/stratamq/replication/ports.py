@@ -71,6 +71,17 @@ class Log(Protocol):
         """Cut the log at ``offset``, durably, before anything else is written. Blocks."""
         ...
 
+    def snapshot(self) -> Sized:
+        """What stands for everything below ``start``: terms, members, tables, where queues go on."""
+        ...
+
+    def install(self, start: int, snapshot: Sized) -> None:
+        """Forget everything and begin at ``start`` with a leader's snapshot, durably. Blocks.
+
+        The core is of no more use afterwards: the member starts anew, from what is on the disk then.
+        """
+        ...
+
     def append_control(self, term: int, config: Config, *, starts_term: bool) -> Control:
         """Add a control record of the leader's own at the end."""
         ...

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from stratamq.replication.members import Config, Configs, Control, Epochs, Member
-from stratamq.replication.messages import Append, AppendReply, RaftMessage, TimeoutNow, VoteReply, VoteRequest
+from stratamq.replication.messages import Append, AppendReply, Install, RaftMessage, TimeoutNow, VoteReply, VoteRequest
 from stratamq.replication.ports import HardState, Log, RaftTimes
 from stratamq.replication.progress import Progress
 
@@ -46,6 +47,8 @@ class Member0(NamedTuple):
     hard_state: HardState
     epochs: Epochs
     configs: Configs
+    trims: Sequence[tuple[int, int]] = ()
+    """(end of the record, position) of trims in the log."""
 
 
 class CoreState(ABC):
@@ -70,6 +73,7 @@ class CoreState(ABC):
         """Counts truncations: a sync that began before one says nothing about what was written after it."""
         self.is_failed = False
         """The disk refused to work: nothing is acknowledged, voted or led any more until restart."""
+        self._trims = list(begin.trims)
         self._random = random
         self._heard_ms = now_ms - times.election_max_ms
         self._ticked_ms = now_ms
@@ -184,8 +188,10 @@ class CoreState(ABC):
 
     def _note_control(self, control: Control) -> None:
         """A control record is in the log now."""
-        if control.term:
+        if control.term and control.start >= self.log.start:  # else the snapshot has it: a blank began the term
             self.epochs.add(control.term, control.start)
+        if control.trim:
+            self._trims.append((control.end, control.trim))
         if control.config is not None:
             self.configs.add(control.end, control.config)
 
@@ -214,6 +220,10 @@ class CoreState(ABC):
     @abstractmethod
     def _on_append(self, message: Append) -> None:
         """The leader sends part of its log."""
+
+    @abstractmethod
+    def _on_install(self, message: Install) -> None:
+        """The leader no longer has what this member lacks."""
 
     @abstractmethod
     def _on_append_reply(self, message: AppendReply) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
+from typing import NamedTuple
 
 from stratamq.clock import Clock
+from stratamq.files.durable import replace_file
 from stratamq.formats.message import decode_record
 from stratamq.logstore.types import Message
 from stratamq.replication.control import (
@@ -15,8 +17,9 @@ from stratamq.replication.control import (
     decode_control,
     encode_members,
 )
-from stratamq.replication.log_store import Added, MemberStore
+from stratamq.replication.log_store import Added, BadFrame, MemberStore
 from stratamq.replication.members import Config, Configs, Control, Epochs
+from stratamq.replication.snapshot import Snapshot, decode_snapshot, encode_snapshot, path_of
 
 
 class StoreLog:
@@ -28,6 +31,10 @@ class StoreLog:
         self._host = host
         self._clock = clock
         self.tables: list[tuple[int, Table]] = []
+        self.take_snapshot: Callable[[int], bytes] = lambda start: b""
+        """Gives what stands for the log below a position."""
+        self.was_installed = False
+        """A leader's snapshot is in place: the store must be opened anew."""
         store.deleted_topic = self._deleted_topic
 
     @property
@@ -72,6 +79,20 @@ class StoreLog:
         self._store.truncate(offset)
         self.tables = [entry for entry in self.tables if entry[0] <= offset]
 
+    def snapshot(self) -> Sized:
+        """See `ports.Log`."""
+        return self.take_snapshot(self.start)
+
+    def install(self, start: int, snapshot: Sized) -> None:
+        """See `ports.Log`. Raises CorruptionError for what is no snapshot."""
+        assert isinstance(snapshot, bytes | memoryview)
+        where = path_of(self._store.directory)
+        found = decode_snapshot(bytes(snapshot), where)
+        if found.start != start or start % self._store.config.commit_log_file_bytes:
+            raise BadFrame(where, start, "a snapshot of where a file begins", found.start)
+        replace_file(where, encode_snapshot(found._replace(is_install=True)))
+        self.was_installed = True
+
     def append_control(self, term: int, config: Config, *, starts_term: bool) -> Control:
         """See `ports.Log`."""
         self._store.commit()
@@ -90,21 +111,45 @@ class StoreLog:
         return control_message(body, self._host, self._clock.wall_ms())
 
 
-def load_tables(store: MemberStore, initial: Config) -> tuple[Epochs, Configs, dict[str, tuple[int, Table]]]:
-    """Terms, members and the newest tables (with the end of their records), read from the control records."""
-    epochs, configs = Epochs(), Configs(initial)
-    tables: dict[str, tuple[int, Table]] = {}
+class Loaded(NamedTuple):
+    """What a member finds in its log and in the snapshot before it."""
+
+    epochs: Epochs
+    configs: Configs
+    tables: dict[str, tuple[int, Table]]
+    """The newest of each name, with the end of its record."""
+    trims: list[tuple[int, int]]
+    """(end of the record, position) of every trim."""
+
+
+def load_tables(store: MemberStore, initial: Config, snapshot: Snapshot | None = None) -> Loaded:
+    """Terms, members, the newest tables and trims, read from the snapshot and the control records behind it."""
+    found = Loaded(Epochs(), Configs(initial), {}, [])
+    begin = 0
+    if snapshot is not None:
+        begin = snapshot.start
+        found.tables.update(snapshot.tables)
+        for term, start in snapshot.epochs:
+            found.epochs.add(term, start)
+        if snapshot.members is not None:
+            found.configs.add(*snapshot.members)
     for view in store.controls(CONTROL_TOPIC):
         record = decode_record(view)
         start = record.physical_offset
-        found = decode_control(record.body, start, start + record.size, store.directory)
-        if isinstance(found, Table):
-            tables[found.name] = (start + record.size, found)
+        if start < begin:
             continue
-        if isinstance(found, Deletion):
-            continue
-        if found.term:
-            epochs.add(found.term, found.start)
-        if found.config is not None:
-            configs.add(found.end, found.config)
-    return epochs, configs, tables
+        control = decode_control(record.body, start, start + record.size, store.directory)
+        if isinstance(control, Table):
+            found.tables[control.name] = (start + record.size, control)
+        elif isinstance(control, Control):
+            _load_control(found, control, begin)
+    return found
+
+
+def _load_control(found: Loaded, control: Control, begin: int) -> None:
+    if control.term and control.start >= begin:  # else the snapshot has it: a blank began the term
+        found.epochs.add(control.term, control.start)
+    if control.config is not None:
+        found.configs.add(control.end, control.config)
+    if control.trim:
+        found.trims.append((control.end, control.trim))

@@ -50,6 +50,7 @@ class Transport:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._accepted: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._is_closed = False
 
     async def start(self, sock: Any) -> None:
         """Accept on a bound socket, and dial the others."""
@@ -102,6 +103,9 @@ class Transport:
             await self._serve(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except asyncio.CancelledError:
+            if not self._is_closed:  # asyncio's streams complain of a cancelled task
+                raise
         except RemoteProtocolError as error:
             _logger.warning("connection from %s closed: %s", writer.get_extra_info("peername"), error)
         finally:
@@ -130,6 +134,7 @@ class Transport:
 
     async def close(self) -> None:
         """Close everything."""
+        self._is_closed = True
         tasks = [*self._tasks.values(), *self._accepted]
         for task in tasks:
             task.cancel()

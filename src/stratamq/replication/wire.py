@@ -11,7 +11,15 @@ import zlib
 from typing import Final
 
 from stratamq.errors import RemoteProtocolError
-from stratamq.replication.messages import Append, AppendReply, RaftMessage, TimeoutNow, VoteReply, VoteRequest
+from stratamq.replication.messages import (
+    Append,
+    AppendReply,
+    Install,
+    RaftMessage,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """The longest record, a blank before it, and room for the head."""
@@ -21,7 +29,8 @@ _VOTE_REQUEST: Final = struct.Struct(">qqBB")
 _VOTE_REPLY: Final = struct.Struct(">qBB")
 _APPEND: Final = struct.Struct(">qqqqq")
 _REPLY: Final = struct.Struct(">Bqqqqqq")
-VOTE_REQUEST, VOTE_REPLY, APPEND, APPEND_REPLY, TIMEOUT_NOW, HELLO, ADMIN = range(1, 8)
+_INSTALL: Final = struct.Struct(">qq")
+VOTE_REQUEST, VOTE_REPLY, APPEND, APPEND_REPLY, TIMEOUT_NOW, HELLO, ADMIN, INSTALL = range(1, 9)
 
 
 def encode_message(message: RaftMessage) -> list[bytes | memoryview]:
@@ -42,6 +51,10 @@ def encode_message(message: RaftMessage) -> list[bytes | memoryview]:
     elif isinstance(message, AppendReply):
         kind = APPEND_REPLY
         fields = _REPLY.pack(message.is_accepted, *message[4:])
+    elif isinstance(message, Install):
+        kind, fields = INSTALL, _INSTALL.pack(message.start, message.start_term)
+        assert isinstance(message.snapshot, bytes | memoryview)
+        body = message.snapshot
     else:
         kind, fields = TIMEOUT_NOW, b""
     head = _COMMON.pack(kind, message.term, message.incarnation, len(name)) + name + fields
@@ -75,6 +88,9 @@ def decode_message(data: memoryview) -> RaftMessage:
         if kind == APPEND_REPLY:
             accepted, *rest = _REPLY.unpack_from(data, at)
             return AppendReply(term, sender, incarnation, bool(accepted), *rest)
+        if kind == INSTALL:
+            start, start_term = _INSTALL.unpack_from(data, at)
+            return Install(term, sender, incarnation, start, start_term, data[at + _INSTALL.size :])
         if kind == TIMEOUT_NOW:
             return TimeoutNow(term, sender, incarnation)
     except (struct.error, UnicodeDecodeError) as error:

@@ -29,7 +29,9 @@ from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes
+from stratamq.replication.snapshot import clear_for_install
 from stratamq.server.lifecycle import Server, Settings, remove_ready_file
+from stratamq.server.retention import offsets_of
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, raise_file_limit
 from stratamq.server.storage import OpenedStore
 
@@ -42,8 +44,6 @@ START_RETRY_S: Final = 1.0
 PORT_RETRY_S: Final = 0.1
 PORT_TRIES: Final = 5
 """How often the broker's port is tried, before another one is taken, when a member on the same machine still has it."""
-KEEP_HOURS: Final = 24 * 365 * 100
-"""A group deletes no files: a member that lacks deleted bytes could not be brought up to date."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +109,11 @@ class MemberProcess:
             store=dataclasses.replace(settings.store, flush_mode=FlushMode.SYNC),
             tiered=TieredConfig(),
             ha=HaConfig(port=-1),
-            retention=dataclasses.replace(settings.retention, file_reserved_hours=KEEP_HOURS, clean_forcibly=False),
         )
         self.server: Server | None = None
         self._wanted = 0
+        self._has_to_reopen = False
+        self._is_stopping = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.node: MemberNode | None = None
@@ -121,11 +122,18 @@ class MemberProcess:
     async def start(self) -> None:
         """Open the store and take part. Blocks while the store recovers. Raises StrataError."""
         raise_file_limit()
+        await self._open()
+        self._task = asyncio.create_task(self._follow_role())
+
+    async def _open(self) -> None:
+        """Open the store and take part. Raises StrataError, OSError."""
         membership, settings = self._membership, self.settings
         host, _, port = membership.peers[membership.node].rpartition(":")
         sock = bind(host, int(port), "--peers")
         try:
             address = encode_host(advertised_host(settings.server.host, settings.broker.advertised_host), 0)
+            settings.data_dir.mkdir(parents=True, exist_ok=True)
+            clear_for_install(str(settings.data_dir), settings.store)
             opened = MemberStore.open(
                 settings.data_dir,
                 settings.store,
@@ -145,6 +153,7 @@ class MemberProcess:
                 times=membership.times,
                 on_serving=self._serving_changed,
                 on_arrivals=self._arrived,
+                on_installed=self._installed,
             )
             await self.node.start(sock)
         except BaseException:
@@ -152,10 +161,28 @@ class MemberProcess:
             if self._store is not None:
                 self._store.close()
             raise
-        self._task = asyncio.create_task(self._follow_role())
+
+    def _installed(self) -> None:
+        self._has_to_reopen = True
+        self._changed.set()
+
+    async def _reopen(self) -> None:
+        """A leader's snapshot is in place: close everything, and begin with it. Tried again until it works."""
+        node, store = self.node, self._store
+        assert node is not None
+        assert store is not None
+        await node.close()
+        store.close()
+        while not self._is_stopping:
+            try:
+                await self._open()
+                return
+            except (StrataError, OSError) as error:
+                _log.error("cannot begin with the leader's snapshot, trying again: %s", error)
+                await asyncio.sleep(START_RETRY_S)
 
     def _serving_changed(self, serves: bool, term: int) -> None:
-        self._wanted = term if serves else 0
+        self._wanted = term if serves and not self._is_stopping else 0
         self._changed.set()
 
     def _arrived(self, arrivals: Sequence[Arrival]) -> None:
@@ -163,9 +190,12 @@ class MemberProcess:
             self.server.arrived(arrivals)
 
     async def _follow_role(self) -> None:
-        """Start and stop the server, one after the other, as the role says."""
+        """Start and stop the server, one after the other, as the role says; ends, without a server, when told to stop.
+
+        It is never cancelled: half a start is hard to take back.
+        """
         running = 0
-        while True:
+        while running or not self._is_stopping:
             await self._changed.wait()
             self._changed.clear()
             while running != self._wanted:
@@ -180,6 +210,9 @@ class MemberProcess:
                 except (StrataError, OSError) as error:
                     _log.error("cannot serve in term %d, trying again: %s", term, error)
                     await asyncio.sleep(START_RETRY_S)
+            if self._has_to_reopen and not self._is_stopping:
+                self._has_to_reopen = False
+                await self._reopen()
 
     async def _start_server(self, term: int) -> None:
         """Serve on the broker's port, or on any free one when somebody who does not let go has it.
@@ -194,9 +227,9 @@ class MemberProcess:
             except PortUnusable as error:
                 if error.cause.errno != errno.EADDRINUSE or error.port != self.settings.server.broker_port:
                     raise
-                said = error
             await asyncio.sleep(PORT_RETRY_S)
-        _log.error("%s; taking any free port, clients find it through the name server", said)
+        port = self.settings.server.broker_port
+        _log.error("port %d is in use; taking any free one, which clients find through the name server", port)
         server = dataclasses.replace(self.settings.server, broker_port=0)
         await self._start_server_on(dataclasses.replace(self.settings, server=server), term)
 
@@ -214,9 +247,14 @@ class MemberProcess:
         except BaseException:
             self.server = None
             raise
+        if server.retention is not None and self.node is not None:
+            server.retention.hand_over = self.node.propose_trim
+            self.node.trimming.read_up_to = offsets_of(server.broker.offsets, lambda: server.broker.delays.as_json())
 
     async def _stop_server(self) -> None:
         server, self.server = self.server, None
+        if self.node is not None:
+            self.node.trimming.read_up_to = None
         if server is not None:
             try:
                 await server.stop()
@@ -243,13 +281,14 @@ class MemberProcess:
 
     async def stop(self) -> None:
         """Hand leadership on when somebody can take it, then take everything down in order."""
+        self._is_stopping = True
+        self._wanted = 0
+        self._changed.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
         node, store = self.node, self._store
         if node is None or store is None:
             return
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._stop_server()
         await self._hand_over(node)
         await node.close()
         store.close()

@@ -1,7 +1,8 @@
 """A whole replication group on one machine: a name server in this process, each member in one of its own.
 
 For trying groups out, and for a machine whose disks fail one by one and not all at once. A member that ends by itself
-is started again after a pause.
+is started again after a pause. All members have one broker port, because only the leader listens: clients find the next
+leader where the last one was, without asking the name server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PAUSE_S: Final = 2.0
 STOP_S: Final = 20.0
 PORTS_APART: Final = 10
 PEER_PORT_ABOVE: Final = 5
-"""A member's port for the others is its broker port plus so much."""
+"""The members' ports for each other lie so much above the broker port, and `PORTS_APART`."""
 GROUP: Final = "replicas"
 
 
@@ -49,11 +50,12 @@ class Replicas:
         server = replace(settings.server, stop_timeout_ms=1_000)
         self._names = NameServerProcess(server, settings.data_dir / "names")
         await self._names.start()
+        first = settings.server.broker_port
+        shared = first or free_port(host)
         for number in range(1, self._count + 1):
-            first = settings.server.broker_port
-            port = first + (number - 1) * PORTS_APART if first else free_port(host)
-            self.brokers[f"n{number}"] = f"{host}:{port}"
-            self.peers[f"n{number}"] = f"{host}:{port + PEER_PORT_ABOVE if first else free_port(host)}"
+            above = first + (number - 1) * PORTS_APART + PEER_PORT_ABOVE
+            self.brokers[f"n{number}"] = f"{host}:{shared}"
+            self.peers[f"n{number}"] = f"{host}:{above if first else free_port(host)}"
         for node in self.brokers:
             self._tasks.append(asyncio.create_task(self._keep(node)))
 
