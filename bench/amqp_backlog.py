@@ -172,8 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
             build = fill(node.port, options.messages)
             held = node.memory_mib()
             drain = amqp_load.consume(node.port, QUEUE, options.messages // 10, 50)
+            fill(node.port, 1)  # once this is confirmed, so are the acknowledgements before it
             node.stop(kill=True)
-        killed = start_with(node, options.messages - options.messages // 10, unsynced=PREFETCH)
+        killed = start_with(node, options.messages - options.messages // 10 + 1, unsynced=PREFETCH)
         started = node.memory_mib()
     finally:
         node.stop(kill=True)

@@ -88,3 +88,23 @@ def test_random_frames_give_the_same_fault_in_any_chunking(pieces, places):
     assert found == expected
     assert str(chunked.fault) == str(whole.fault)
     assert whole.bytes_buffered <= len(data)
+
+
+ALIKE = st.sampled_from(
+    [publish(1, "e", "k", body, delivery_mode=2) for body in (b"aaaa", b"bbbb", b"longer", b"")]
+    + [publish(2, "e", "k", b"aaaa", delivery_mode=2), publish(1, "e", "other", b"aaaa"), raw_frame(8, 0, b"")]
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(ALIKE, max_size=12), st.integers(0, 10_000), st.integers(0, 255))
+def test_publishes_that_are_recognised_are_taken_as_frame_by_frame(pieces, place, other):
+    """Fed byte by byte nothing is ever recognised; one byte may be wrong."""
+    data = bytearray(b"".join(pieces))
+    if data:
+        data[place % len(data)] ^= other
+    whole, bytewise = running_core(), running_core()
+    expected = [event for at in range(len(data)) for event in bytewise.receive_data(bytes(data[at : at + 1]))]
+    assert whole.receive_data(bytes(data)) == expected
+    assert str(whole.fault) == str(bytewise.fault)
+    assert whole.fault is not None or whole.bytes_buffered == bytewise.bytes_buffered

@@ -43,6 +43,7 @@ class IndexFiles:
         self._tables: OrderedDict[int, Segment] = OrderedDict()
         self.cache_bytes = 0
         self._window_path = ""
+        self._window_of: Segment | None = None
         self._window_start = 0
         self._window = b""
 
@@ -71,23 +72,24 @@ class IndexFiles:
 
     def body(self, queue_id: int, segment: Segment, entry: Entry) -> bytes:
         """A body that is kept in the index, checked. Raises CorruptionError, OSError."""
-        path = self.path_of(queue_id, segment)
         at = entry.locator - self._window_start
-        if path != self._window_path or at < 0 or at + entry.size > len(self._window):
+        if segment is not self._window_of or at < 0 or at + entry.size > len(self._window):
+            path = self.path_of(queue_id, segment)
             self._window = self.fs.read(self.handles.get(path), max(entry.size, READ_AHEAD), entry.locator)
-            self._window_path, self._window_start, at = path, entry.locator, 0
+            self._window_path, self._window_of, self._window_start, at = path, segment, entry.locator, 0
         content = self._window[at : at + entry.size]
         if len(content) < entry.size:
-            raise TruncatedRecord(path, entry.locator, f"{entry.size} bytes", f"{len(content)} bytes")
+            found = f"{len(content)} bytes"
+            raise TruncatedRecord(self._window_path, entry.locator, f"{entry.size} bytes", found)
         crc = zlib.crc32(content)
         if crc != entry.crc:
-            raise ChecksumMismatch(path, entry.locator, hex(entry.crc), hex(crc))
+            raise ChecksumMismatch(self._window_path, entry.locator, hex(entry.crc), hex(crc))
         return content
 
     def extend(self, path: str, segment: Segment, rows: bytes) -> None:
         """Note rows that were just appended to a segment's file; what was read ahead of it is not true any more."""
         if path == self._window_path:
-            self._window_path, self._window = "", b""
+            self._forget_window()
         if segment.table is not None:
             segment.table += rows
             self.cache_bytes += len(rows)
@@ -102,7 +104,10 @@ class IndexFiles:
             path = self.path_of(queue_id, segment)
             self.handles.forget(path)
             if path == self._window_path:
-                self._window_path, self._window = "", b""
+                self._forget_window()
+
+    def _forget_window(self) -> None:
+        self._window_path, self._window_of, self._window = "", None, b""
 
     def _load(self, queue_id: int, segment: Segment) -> bytes:
         path = self.path_of(queue_id, segment)

@@ -100,6 +100,7 @@ class Channel:
         self._batch_first = 0
         self._nacks: list[int] = []
         self._routes: dict[bytes, Route] = {}
+        self._header = b""
         self._facts: Facts | None = None
         self._is_care_needed = False
 
@@ -154,11 +155,13 @@ class Channel:
         route = self._routes.get(payload)
         if route is None or route.epoch != broker.epoch:
             route = self._resolve(payload)
-        block = header[12:]
         facts = self._facts
-        if facts is None or facts.block != block:
-            facts = self._facts = Facts(block)
-            self._is_care_needed = _needs_care(facts)
+        if header is not self._header or facts is None:
+            self._header = header
+            block = header[12:]
+            if facts is None or facts.block != block:
+                facts = self._facts = Facts(block)
+                self._is_care_needed = _needs_care(facts)
         if broker.alarms:
             self.session.note_publish()
         targets = route.targets

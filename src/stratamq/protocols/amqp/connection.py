@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from stratamq.protocols.amqp import methods
-from stratamq.protocols.amqp.channel import Content
+from stratamq.protocols.amqp.channel import Content, Publish, whole_content
 from stratamq.protocols.amqp.codec import decode_method, spec_of
 from stratamq.protocols.amqp.frames import (
     CONTENT_HEAD_BYTES,
@@ -100,6 +100,8 @@ class AmqpConnection:
         self._needed = 0
         self._payload_max = FRAME_BYTES_MIN - FRAME_OVERHEAD + SIZE_TOLERANCE
         self._contents: dict[int, Content] = {}
+        self._repeat: Publish | None = None
+        """The newest publish that was one piece: mostly the next one differs in its body alone."""
         self._is_deaf = False
         self.state = State.HEADER
         self.outgoing: list[bytes] = []
@@ -176,6 +178,15 @@ class AmqpConnection:
         contents = self._contents
         try:
             while end - at >= 7:
+                repeat = self._repeat
+                if repeat is not None and data.startswith(repeat.front, at):
+                    body_at = at + len(repeat.front)
+                    stop = body_at + repeat.body_bytes
+                    is_free = repeat.channel not in contents and self.state is State.RUNNING
+                    if is_free and stop < end and data[stop] == FRAME_END:
+                        events.append((repeat.channel, repeat.method, repeat.header, data[body_at:stop]))
+                        at = stop + 1
+                        continue
                 kind, channel, size = _unpack_head(data, at)
                 if size > self._payload_max:
                     raise self._bad_frame(f"frame too large: size {size}, max {self._payload_max - SIZE_TOLERANCE}")
@@ -186,13 +197,22 @@ class AmqpConnection:
                 if data[stop] != FRAME_END:
                     raise self._bad_frame(f"invalid frame end marker {data[stop]}")
                 payload = data[at + 7 : stop]
-                at = stop + 1
+                begun, at = at, stop + 1
                 if self.state is not State.RUNNING or not channel:
                     self._take_control(kind, channel, payload, events)
                 elif kind == 1:
                     if channel in contents:
                         raise AmqpError(UNEXPECTED_FRAME, "expected content header for class 60, got a method instead")
                     if payload[:4] == _PUBLISH:
+                        whole = whole_content(
+                            data, begun, at, self._repeat, self._payload_max, self._limits.body_bytes_max
+                        )
+                        if whole is not None:
+                            self._repeat = whole
+                            body_at = begun + len(whole.front)
+                            at = body_at + whole.body_bytes + 1
+                            events.append((channel, whole.method, whole.header, data[body_at : at - 1]))
+                            continue
                         contents[channel] = Content(payload, self._limits.body_bytes_max)
                     else:
                         events.append((channel, payload, None, None))
