@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rocketmq_java.runner import JavaClient, RocketServer, Row, body_of
+from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketServer, Row, body_of
 from tests.interop.rocketmq_java.targets import (
     LaunchBroker,
     StrataServer,
@@ -29,13 +29,14 @@ SETTINGS = {
     "timerRollWindowSlot": 100_000,
 }
 AHEAD_MS = 25_000
+ILLEGAL_OPERATION = 604
 
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """One JVM with RocketMQ's client."""
-    need_java("5.3.3", "server")
-    with JavaClient(tmp_path_factory.mktemp("java"), version="5.3.3") as client:
+    """One JVM with RocketMQ's client, a version that can recall."""
+    need_java("5.5.0", "server")
+    with JavaClient(tmp_path_factory.mktemp("java"), version="5.5.0") as client:
         yield client
 
 
@@ -68,6 +69,28 @@ def test_messages_come_at_their_time_and_not_before(java: JavaClient, own_target
         elif text == "in":
             assert row["receivedAt"] >= row["bornTimestamp"] + 1_900
     for id in ("p", "c"):
+        java.stop(id)
+
+
+def test_a_recalled_message_does_not_come(java: JavaClient, own_target: LaunchBroker) -> None:
+    target = own_target({**SETTINGS, "recallMessageEnable": "true"})
+    java.producer(target.namesrv, id="rp", group="timers", retries=0)
+    java.send([{"topic": topic, "text": "now"} for topic in ("Recalled", "Elsewhere")], id="rp")
+    java.push(target.namesrv, "Recalled", id="rc", group="timed")
+    collect(java, "rc", {"now"})
+    rows = [{"topic": "Recalled", "text": text, "delayMs": 10_000} for text in ("kept", "recalled")]
+    kept, recalled = java.send(rows, id="rp")
+    assert kept["recallHandle"] != recalled["recallHandle"]
+    key = java.call("producer.recall", id="rp", topic="Recalled", handle=recalled["recallHandle"])
+    assert key == recalled["msgId"]
+    with pytest.raises(CallFailed) as refused:
+        java.call("producer.recall", id="rp", topic="Elsewhere", handle=kept["recallHandle"])
+    assert refused.value.code == ILLEGAL_OPERATION
+    # Both are due in the same second or the recalled one first: when the last has come, it would have been there.
+    java.send([{"topic": "Recalled", "text": "last", "delayMs": 13_000}], id="rp")
+    got = collect(java, "rc", {"kept", "last"})
+    assert sorted((body_of(row) or b"").decode() for row in got) == ["kept", "last"]
+    for id in ("rp", "rc"):
         java.stop(id)
 
 
