@@ -66,7 +66,7 @@ class World:
         attributes = ("-r", "1", "-w", "1", "-a", "+queue.type=BatchCQ")
         self.java.mqadmin("updateTopic", "-n", broker.namesrv, "-b", broker.broker, "-t", "Batched", *attributes)
         self.java.puller(broker.namesrv, id="maker", group="maker")
-        wait_until("a route to Batched", lambda: has_route(self.java, "maker", "Batched"))
+        wait_until("a route to Batched", lambda: has_route(self.java, "maker", "Batched"), timeout_s=120)
         self.java.stop("maker")
 
     def write(self, broker: Broker, label: str) -> None:
@@ -94,9 +94,9 @@ class World:
         """Pull everything and compare."""
         self.java.puller(broker.namesrv, id=id, group=f"group-{id}")
         for topic in ("Parent", "Batched"):
-            wait_until(f"a route to {topic}", lambda topic=topic: has_route(self.java, id, topic))  # type: ignore[misc]
+            wait_until(f"a route to {topic}", lambda topic=topic: has_route(self.java, id, topic), timeout_s=120)  # type: ignore[misc]
         for name, bodies in self.light.items():
-            wait_until(f"{name} whole", lambda name=name, bodies=bodies: self.pulled(id, name) == bodies)  # type: ignore[misc]
+            wait_until(f"{name} whole", lambda name=name, bodies=bodies: self.pulled(id, name) == bodies, timeout_s=120)  # type: ignore[misc]
         (end,) = self.java.offsets("Batched", id=id)
         assert (end["min"], end["max"]) == (0, len(self.batches))
         rows = self.java.pull_all("Batched", id=id)
@@ -123,7 +123,7 @@ class World:
         for number, group in enumerate(("plain", "%LMQ%group")):
             id = f"committer-{number}-{offset}"
             self.java.puller(broker.namesrv, id=id, group=group)
-            wait_until("a route", lambda id=id: has_route(self.java, id, "Parent"))  # type: ignore[misc]
+            wait_until("a route", lambda id=id: has_route(self.java, id, "Parent"), timeout_s=120)  # type: ignore[misc]
             self.java.call("pull.commit", id=id, topic=LIGHT[1], broker=BROKER, queue=0, offset=offset + number)
             assert self.committed(id) == offset + number
             self.java.stop(id)
@@ -138,7 +138,7 @@ class World:
         for number, group in enumerate(("plain", "%LMQ%group")):
             id = f"checker-{number}-{offset}-{broker.broker}-{type(broker).__name__}"
             self.java.puller(broker.namesrv, id=id, group=group)
-            wait_until("a route", lambda id=id: has_route(self.java, id, "Parent"))  # type: ignore[misc]
+            wait_until("a route", lambda id=id: has_route(self.java, id, "Parent"), timeout_s=120)  # type: ignore[misc]
             assert self.committed(id) == offset + number
             self.java.stop(id)
 
@@ -187,8 +187,10 @@ def test_one_store_goes_to_rocketmq_and_back(java: JavaClient, ours: StrataServe
 
 def test_a_store_that_rocketmq_was_killed_over(java: JavaClient, ours: StrataServer, theirs: RocketServer) -> None:
     world = World(java)
+    ours.start()  # with enableLmq RocketMQ makes no topics in an empty store, not even its own
+    world.make_topics(ours)
+    ours.stop()
     theirs.start()
-    world.make_topics(theirs)
     world.write(theirs, "theirs")
     world.check(theirs, "killed-1")
     theirs.kill()
