@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from stratamq.logstore import layout
+from tests.pipeline.cluster_world import Processes, wait_for
 from tests.unit.pipeline.test_export import expected, options_of, rows_in, store_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_killed_in_the_middle_and_read_by_spark(spark, tmp_path, monkeypatch):
@@ -38,3 +41,31 @@ def test_killed_in_the_middle_and_read_by_spark(spark, tmp_path, monkeypatch):
     assert sum(counted.values()) == 160
     assert {topic for topic, _ in counted} == {"orders", "%RETRY%group"}
     assert frame.where("topic = 'orders' and date >= '2023-11-15'").count() > 0
+
+
+def test_a_driver_killed_for_real(spark, tmp_path):
+    """The command is killed with SIGKILL after some of its commits; the next run completes the table."""
+    from stratamq.pipeline.jobs import export as job
+    from stratamq.pipeline.jobs.running import spark_runner
+    from stratamq.pipeline.jobs.table import Table
+    from tests.unit.logstore.tiny_store import T0, TinyStore
+
+    store = TinyStore(tmp_path / "store", file_bytes=1 << 18, queue_file_units=500)
+    for number in range(2000):
+        store.put("orders", number % 2, b"%04d" % number * 500, stored=T0 + number * 1000)
+    store.write()
+    table = Table(tmp_path / "out")
+    with Processes(tmp_path) as processes:
+        arguments = ["--store", str(store.root), "--out", str(tmp_path / "out"), "--part-bytes", "64k"]
+        command = [sys.executable, "-m", "stratamq.cli.main", "pipeline", "export", *arguments, "--commit-bytes", "1"]
+        driver = processes.start("driver", [*command, "--master", "local[2]", "--quiet"])
+        wait_for("two commits", lambda: table.newest().version >= 2, log=tmp_path / "driver.log")
+        processes.kill(driver)
+    found = rows_in(tmp_path / "out")
+    assert 0 < len(found) < 2000, "it was killed in the middle"
+    assert len(found) == len(set(found))
+    done = job.export(spark_runner(spark), options_of(store), table)
+    assert rows_in(tmp_path / "out") == expected(store)
+    assert sum(file.rows for file in table.files()) == 2000
+    assert done.messages < 2000
+    assert list((tmp_path / "out").rglob("*.tmp")) == []

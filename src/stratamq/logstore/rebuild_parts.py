@@ -283,7 +283,7 @@ def write_queues(task: QueuesTask) -> Json:
         _sync(path)
     for directory in work.directories:
         fs.sync_directory(directory)
-    mine = [queue for queue in table.values() if queue.bases]
+    mine = [queue for queue in table.values() if queue.bases and not queue.is_batch]
     return {"queues": len(mine), "units": sum(queue.filed_offset - queue.bases[0] // 20 for queue in mine)}
 
 

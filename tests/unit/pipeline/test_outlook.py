@@ -102,7 +102,7 @@ def test_how_long_the_disk_lasts(store):
     assert seen is not None
     assert seen.bytes_an_hour > 0
     assert seen.reserved_hours == 5
-    assert [mark.percent for mark in seen.marks][-1] == 99
+    assert seen.marks[-1].percent == 99
     made = replace(report_on(store), outlook=seen, backlogs=backlogs(store.root))
     page = render(made)
     for words in ("How long the disk lasts", "What groups have not consumed", "Dead letters and retries", "billing"):
