@@ -8,7 +8,7 @@ from stratamq.config import TieredLevel
 from tests.unit.pipeline.test_compact import both, damage, tier  # noqa: F401 - fixtures
 from tests.unit.tiered.test_store import expected, read_everything
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_workers_join_and_consumers_see_no_difference(spark, both, tier):  # noqa: F811 - fixtures

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.logstore.test_rebuild_parts import files_below, written_store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_workers_make_the_brokers_bytes(spark, tmp_path):

@@ -10,7 +10,7 @@ from examples.demo.processes import Processes, stop_broker
 from stratamq.logstore.snapshot import StoreSnapshot
 from tests.unit.pipeline.test_export import options_of, store_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 MESSAGES = 150
 
 

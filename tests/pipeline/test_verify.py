@@ -10,7 +10,7 @@ from stratamq.logstore.check import check_store
 from tests.unit.logstore.test_check_parts import made_store, seen
 from tests.unit.logstore.tiny_store import flip
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
