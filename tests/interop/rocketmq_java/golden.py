@@ -56,6 +56,15 @@ SPECIAL_SETTINGS: dict[str, object] = {
     "enableMultiDispatch": "true",
 }
 
+TIMER_SETTINGS: dict[str, object] = {
+    "flushDiskType": "SYNC_FLUSH",
+    "timerWheelEnable": "true",
+    "mappedFileSizeTimerLog": 4 << 10,
+    "recallMessageEnable": "true",
+}
+TIMED = 100
+DELIVERED, RECALLED = ("soon 0", "soon 1"), ("timed 7", "timed 8")
+
 LONG_TOPIC = "L" * 127
 RETRIED = 6
 LOAD = 400
@@ -70,19 +79,21 @@ class Golden:
     """How one golden store is made.
 
     ``clean`` tells a stop in order from kill -9; ``special`` stands for ``Special.java``, which writes records that no
-    client can send, instead of the mix.
+    client can send, instead of the mix, and ``timers`` for messages that wait for their time.
     """
 
     version: str
     clean: bool
     settings: Mapping[str, object]
     special: bool = False
+    timers: bool = False
 
 
 GOLDENS = {
     "rocketmq-5.3-clean": Golden(version="5.3.3", clean=True, settings={}),
     "rocketmq-5.3-killed": Golden(version="5.3.3", clean=False, settings={"flushDiskType": "SYNC_FLUSH"}),
     "rocketmq-5.5-clean": Golden(version="5.5.0", clean=True, settings={"flushDiskType": "SYNC_FLUSH"}),
+    "rocketmq-5.5-timers": Golden(version="5.5.0", clean=True, settings=TIMER_SETTINGS, timers=True),
     "rocketmq-5.3-special": Golden(version="5.3.3", clean=True, settings=SPECIAL_SETTINGS, special=True),
 }
 
@@ -247,6 +258,41 @@ def make(name: str, golden: Golden, out: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def make_timers(name: str, golden: Golden, out: Path) -> None:
+    """Write the golden store of messages that wait: some are delivered before the stop, and two are recalled."""
+    scratch = Path(tempfile.mkdtemp(prefix="golden-"))
+    store = scratch / "store"
+    server = RocketServer(store, scratch / "work", version=golden.version, settings={**SETTINGS, **golden.settings})
+    try:
+        server.start()
+        with JavaClient(scratch / "client", version=golden.version) as client:
+            client.producer(server.namesrv, group="golden-producer", retries=0, topicQueues=1)
+            client.send([{"topic": topic, "queue": 0, "text": "now"} for topic in ("Timed", "Later")])
+            client.puller(server.namesrv)
+            hour = int(time.time() * 1000) // 3_600_000 * 3_600_000 + 2 * 3_600_000
+            rows: list[Row] = [{"topic": "Timed", "text": text, "delayMs": 1_500} for text in DELIVERED]
+            rows += [
+                {"topic": ("Timed", "Later")[i % 2], "text": f"timed {i}", "deliverMs": hour + i % 5 * 7_000 + i % 3}
+                for i in range(TIMED)
+            ]
+            sent = client.send(rows)
+            failed = [row for row in sent if "exception" in row]
+            assert not failed, failed
+            for row, told in zip(rows, sent, strict=True):
+                told["text"], told["deliverMs"] = row["text"], row.get("deliverMs")
+                if row["text"] in RECALLED:
+                    client.call("producer.recall", id="p", topic=row["topic"], handle=told["recallHandle"])
+            wait_for("what is due", lambda: total(client, "Timed") >= 1 + len(DELIVERED))
+            checkpoint, count = store / "config" / "timercheck", TIMED + len(DELIVERED) + len(RECALLED)
+            wait_for("all are in the timer", lambda: checkpoint.read_bytes()[16:24] == count.to_bytes(8, "big"))
+            server.stop()
+        settings = {key: value for key, value in server.settings.items() if not key.startswith("storePath")}
+        write(out / name, name, golden, store, settings, {"sent": sent})
+    finally:
+        server.kill()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def total(client: JavaClient, topic: str) -> int:
     """Messages in all queues of a topic."""
     return sum(int(queue["max"]) for queue in client.offsets(topic))
@@ -341,7 +387,7 @@ def sha256(path: Path) -> str:
 def main(names: list[str]) -> None:
     """Make the named golden stores, all without names."""
     for name in names or list(GOLDENS):
-        maker = make_special if GOLDENS[name].special else make
+        maker = make_special if GOLDENS[name].special else make_timers if GOLDENS[name].timers else make
         maker(name, GOLDENS[name], OUT)
         size = sum(path.stat().st_size for path in (OUT / name).iterdir())
         print(f"{name}: {size} bytes")  # noqa: T201
