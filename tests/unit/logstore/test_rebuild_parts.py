@@ -78,6 +78,35 @@ def test_in_place_after_both_are_gone(tmp_path):
     opened.close()
 
 
+@pytest.mark.parametrize("deadly", range(1, 9))
+def test_killed_while_directories_are_swapped(tmp_path, monkeypatch, deadly):
+    root = written_store(tmp_path / "store", messages=60)
+    before = files_below(root)
+    real, steps = os.rename, []
+
+    def dies(*arguments):
+        if "rebuild.made" in str(arguments[0]) or "rebuild.old" in str(arguments[1]):
+            steps.append(arguments)
+            if len(steps) == (deadly + 1) // 2 and deadly % 2:
+                raise KeyboardInterrupt
+        real(*arguments)
+        if steps and len(steps) == deadly // 2 and deadly % 2 == 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, rebuild.store_held(root):
+        patched.setattr(rebuild.os, "rename", dies)
+        plan = rebuild.plan_rebuild(root, root)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild.rebuild_in_place(run_here, plan, shares=2)
+    with rebuild.store_held(root):
+        rebuild.rebuild_in_place(run_here, rebuild.plan_rebuild(root, root), shares=2)
+    assert list(files_below(root).values()) == list(before.values())
+    assert not [name for name in os.listdir(root) if name.startswith("rebuild")]
+    opened = open_store(root)
+    assert opened.recovery.records == 0
+    opened.close()
+
+
 def test_a_killed_run_is_taken_up(tmp_path, monkeypatch):
     root = written_store(tmp_path / "store")
     done: list[str] = []

@@ -103,10 +103,14 @@ def plan_rebuild(
 
 
 def _shaped_as_found(root: str, config: StoreConfig) -> StoreConfig:
-    unit_bytes = listing.unit_file_bytes(listing.list_queues(root))
+    # A run that was killed while it swapped directories has put the old ones aside.
+    places = (root, os.path.join(root, OLD))
+    lengths = [listing.unit_file_bytes(listing.list_queues(place)) for place in places]
+    unit_bytes = lengths[0] or lengths[1]
     if unit_bytes is not None:
         config = replace(config, consume_queue_file_bytes=unit_bytes)
-    for listed in listing.list_index_files(root)[:1]:
+    listed_files = listing.list_index_files(places[0]) or listing.list_index_files(places[1])
+    for listed in listed_files[:1]:
         found = IndexFile(listed, np.frombuffer(map_read_only(listed.path), dtype=np.uint8))
         if found.slot_count:
             config = replace(config, index_slots=found.slot_count, index_entries=found.entry_max)
