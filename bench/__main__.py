@@ -20,6 +20,7 @@ from bench.rows import Missing, Row
 SUITES = {
     "embedded": "appending inside the process against SQLite, LMDB and RocksDB",
     "broker": "sending and consuming over the wire against RabbitMQ",
+    "replicas": "sending to a group of three against one broker with sync flush, and against RabbitMQ's quorum queues",
     "amqp": "publishing and consuming over AMQP against RabbitMQ",
     "amqp_declares": "declaring durable queues against RabbitMQ",
     "bulk": "the Arrow reader against pyarrow on Parquet",

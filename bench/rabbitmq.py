@@ -277,11 +277,11 @@ class AmqpConnection:
                     raise ConnectionError(f"refused: {payload[4:]!r}")
 
 
-def publish_rate(port: int, *, queue: str, body: bytes, count: int, window: int) -> float:
+def publish_rate(port: int, *, queue: str, body: bytes, count: int, window: int, arguments: bytes = b"") -> float:
     """Publish ``count`` persistent messages with at most ``window`` unconfirmed; confirmed messages a second."""
     connection = AmqpConnection(port)
     try:
-        connection.declare(queue)
+        connection.declare(queue, arguments)
         connection.confirms()
         one = connection.publish_frames(queue, body)
         sent = confirmed = all_up_to = 0
