@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def check_config(snapshot: StoreSnapshot, findings: Findings) -> dict[str, Any]:
 
 
 def check_group_offsets(
-    snapshot: StoreSnapshot, findings: Findings, config: dict[str, Any], queues: list[QueueRange]
+    snapshot: StoreSnapshot, findings: Findings, config: Mapping[str, Any], queues: list[QueueRange]
 ) -> None:
     """Compare groups' offsets with the queues: an offset behind a queue's end makes a group wait for nothing."""
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
@@ -156,7 +157,7 @@ def check_group_offsets(
             findings.warn("group-offset", path, 0, f"delay level {level} at most at {end}", offset, advice)
 
 
-def group_offsets(config: dict[str, Any]) -> list[tuple[str, str, int, int]]:
+def group_offsets(config: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
     """Group, topic, queue and next offset of every entry of the consumer offset table; what is odd is left out."""
     found = []
     table = _member(config.get(OFFSETS_FILE), "offsetTable")
@@ -167,12 +168,12 @@ def group_offsets(config: dict[str, Any]) -> list[tuple[str, str, int, int]]:
     return found
 
 
-def delay_offsets(config: dict[str, Any]) -> list[tuple[int, int]]:
+def delay_offsets(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Delay level and next offset of its queue."""
     return _numbers(_member(config.get(DELAY_FILE), "offsetTable"))
 
 
-def known_topics(config: dict[str, Any]) -> set[str] | None:
+def known_topics(config: Mapping[str, Any]) -> set[str] | None:
     """Topics that the configuration lists, None when there is none."""
     if TOPICS_FILE not in config:
         return None
