@@ -29,6 +29,7 @@ from stratamq.queuestore.store import QueueStore
 from stratamq.queuestore.types import CommitToken
 from stratamq.server.amqp import AmqpListener
 from stratamq.server.definitions_file import DefinitionsFile
+from stratamq.server.delivery_counts_file import DeliveryCountsFile
 from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class AmqpService:
             limit = self.config.definitions_journal_bytes_max
             self._definitions = DefinitionsFile(self.directory, journal_bytes_max=limit)
             self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms(), streams=streams)
+            self._counts = DeliveryCountsFile(self.directory, self.storage.counts)
+            self._counts.load(self._is_kept)  # before the queues, which look at their first message
             self._load()
         except BaseException:
             self._thread.shutdown()
@@ -116,6 +119,11 @@ class AmqpService:
         for queue in self.store.queues():
             if queue.name not in known:
                 self.store.delete_queue(queue.name)  # deleted just before a crash, or never answered
+
+    def _is_kept(self, name: str, seq: int) -> bool:
+        """Whether the store still has a message."""
+        queue = self.store.queue(name)
+        return queue is not None and next(iter(queue.numbers_between(seq, seq + 1)), None) is not None
 
     def _save(self) -> None:
         broker = self.broker
@@ -213,6 +221,7 @@ class AmqpService:
         self._thread.shutdown()
         try:
             self._definitions.close(definitions_of(self.broker))
+            self._counts.close()
         except OSError as error:
             _log.error("definitions cannot be saved at stop: %s", error)
         self.store.close()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from stratamq.broker.amqp.delivery_counts import DeliveryCounts
 from stratamq.broker.amqp.messages import Message, MessageDecoder, encode_message
 from stratamq.broker.amqp.storage import QueueStorage, Stored
 from stratamq.errors import CorruptionError, StoreError, StoreFull
@@ -45,6 +46,7 @@ class DurableQueueStorage:
 
     def fetch(self, after: int, count: int) -> list[Stored]:
         found: list[Stored] = []
+        counts = self._storage.counts.of.get(self.queue.name, {})
         while len(found) < count:
             deliveries = self.queue.fetch(count)
             if not deliveries:
@@ -54,7 +56,8 @@ class DurableQueueStorage:
                     continue  # the broker has had it from its own memory
                 redelivered = delivery.redelivered or delivery.seq < self._all_redelivered
                 try:
-                    found.append(Stored(delivery.seq, self._decode(delivery.content), redelivered))
+                    message = self._decode(delivery.content)
+                    found.append(Stored(delivery.seq, message, redelivered, counts.get(delivery.seq, 0)))
                 except CorruptionError as error:
                     _log.error("queue %r, message %d: %s", self.queue.name, delivery.seq, error)
         self._storage.touch()
@@ -70,10 +73,18 @@ class DurableQueueStorage:
         return total
 
     def ack(self, seqs: Iterable[int]) -> None:
+        counts = self._storage.counts
+        if counts.of:
+            seqs = tuple(seqs)
+            counts.forget(self.queue.name, seqs)
         self.queue.ack(seqs)
         self._storage.touch()
 
+    def note_deliveries(self, seq: int, count: int) -> None:
+        self._storage.counts.note(self.queue.name, seq, count)
+
     def delete(self) -> None:
+        self._storage.counts.drop(self.queue.name)
         self._storage.store.delete_queue(self.queue.name)
         self._storage.touch()
 
@@ -90,6 +101,7 @@ class DurableStorage:
         on_failed: Callable[[StoreError], None] = lambda error: None,
     ) -> None:
         self.store = store
+        self.counts = DeliveryCounts()
         self.was_killed = not store.recovery.clean
         self.on_synced: Callable[[int], None] = lambda number: None
         self.on_congested: Callable[[bool], None] = lambda congested: None
@@ -134,6 +146,7 @@ class DurableStorage:
     # --- batches ---
 
     def commit(self) -> int:
+        self.counts.end_turn()
         if not self._is_touched or self.failure is not None:
             return 0
         number = self._open_batch if self._is_waited_for else 0

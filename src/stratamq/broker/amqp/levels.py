@@ -104,9 +104,10 @@ class Level:
 
     def _fill(self, ttl_ms: int | None) -> None:
         found = self.store.fetch(self._last_seq, FETCH_MESSAGES)
-        for seq, message, redelivered in found:
+        for seq, message, redelivered, deliveries in found:
             entry = Entry(seq, message, self, expiry(message, message.born_ms, ttl_ms))
             entry.redelivered = redelivered
+            entry.deliveries = deliveries
             self.window.append(entry)
             self._bytes += len(message.body)
             self._last_seq = seq

@@ -231,9 +231,11 @@ class Queue:
         if entry is not None and entry.expires_ms is not None:
             self.drop_expired(strictly=True)
             entry = self.head()
-        if entry is None:
-            return None
-        return self._pop(entry.level)
+        if entry is not None:
+            entry.level.pop()  # which gives this very one
+            self.ready -= 1
+            self.ready_bytes -= len(entry.message.body)
+        return entry
 
     def dispatch(self) -> None:
         """Deliver to consumers as long as there is something and somebody can take it."""
@@ -288,6 +290,8 @@ class Queue:
                     self.reject(entry, DELIVERY_LIMIT)
                     continue
             self.unacked -= 1
+            if counts and self.durable and self.type == "quorum":
+                entry.level.store.note_deliveries(entry.seq, entry.deliveries)
             entry.level.give_back(entry)
             self.ready += 1
             self.ready_bytes += len(entry.message.body)

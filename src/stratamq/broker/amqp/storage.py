@@ -21,6 +21,8 @@ class Stored(NamedTuple):
     seq: int
     message: Message
     redelivered: bool
+    deliveries: int = 0
+    """How often it came back."""
 
 
 class QueueStorage(Protocol):
@@ -41,6 +43,10 @@ class QueueStorage(Protocol):
 
     def ack(self, seqs: Iterable[int]) -> None:
         """These messages are gone: consumed, dropped, expired or purged."""
+        ...
+
+    def note_deliveries(self, seq: int, count: int) -> None:
+        """A message came back for the ``count``-th time."""
         ...
 
     def delete(self) -> None:
@@ -114,6 +120,9 @@ class MemoryQueueStorage:
     def ack(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self._messages.pop(seq, None)
+
+    def note_deliveries(self, seq: int, count: int) -> None:
+        pass
 
     def delete(self) -> None:
         self._messages.clear()
