@@ -72,6 +72,8 @@ def test_a_dry_run_of_a_replay_from_a_table_and_from_a_store(store, tmp_path, ca
         code, found = run(capsys, "replay", *source, *to)
         assert code == 0
         assert sum(row["hi"] - row["lo"] for row in found["plan"]) == 30
+    code, said = run(capsys, "replay", "--table", tmp_path / "t", "--topic-pattern", "o.*", *to)
+    assert (code, "by --topics" in said) == (2, True)
     code, said = run(capsys, "replay", *to)
     assert code == 2
     assert "--table" in said

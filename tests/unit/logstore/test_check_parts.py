@@ -12,6 +12,7 @@ from stratamq.logstore.check import CheckReport, check_store
 from stratamq.logstore.check_parts import PartedCheck, run_here
 from stratamq.logstore.findings import Severity
 from tests.golden.archives import unpack_store
+from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.logstore.tiny_store import T0, TinyStore, flip
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -94,6 +95,17 @@ def test_an_empty_store(tmp_path):
 def test_rocketmq_stores(name, tmp_path):
     root = unpack_store(name, tmp_path)
     assert seen(in_parts(root, 1)) == seen(check_store(root))
+
+
+def test_a_store_in_use(tmp_path):
+    store = open_store(tmp_path / "store")
+    for number in range(150):
+        put(store, message(b"x" * 50, queue_id=number % 3, KEYS=f"k{number}"), sync=number % 40 == 0)
+    report = in_parts(tmp_path / "store")
+    assert report.is_live
+    assert not report.is_damaged
+    assert seen(report) == seen(check_store(tmp_path / "store"))
+    store.close()
 
 
 def test_some_files_are_compared_with_the_index(tmp_path):

@@ -76,6 +76,8 @@ def replay(
     places = {"path", "namesrv", "tier"} & set(source)
     if bool(places) == (table is not None):
         raise ConfigError("--table", table, "a table, or --store, --from-namesrv or --tier: one of them")
+    if table is not None and ("subscribePattern" in source or "broker" in source):
+        raise ConfigError("--table", table, "chosen from by --topics, --from, --to, --tag and --key alone")
     read = None if table else parse_options({**source, "bytesPerSplit": str(max(part_bytes, 65_536))})
     to = {"namesrv": namesrv} | ({"broker": to_broker} if to_broker else {})
     from_ms, until_ms = (
