@@ -231,11 +231,9 @@ class Queue:
         if entry is not None and entry.expires_ms is not None:
             self.drop_expired(strictly=True)
             entry = self.head()
-        if entry is not None:
-            entry.level.pop()  # which gives this very one
-            self.ready -= 1
-            self.ready_bytes -= len(entry.message.body)
-        return entry
+        if entry is None:
+            return None
+        return self._pop(entry.level)
 
     def dispatch(self) -> None:
         """Deliver to consumers as long as there is something and somebody can take it."""
