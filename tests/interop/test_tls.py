@@ -36,7 +36,7 @@ def broker(tmp_path_factory, authority) -> Iterator[BrokerProcess]:
     conf = folder / "broker.conf"
     conf.write_text(
         f"tls.server.certPath={certificate}\ntls.server.keyPath={key}\ntls.server.trustCertPath={authority.path}\n"
-        "tls.server.mode=enforcing\ntls.server.need.client.auth=optional\n"
+        "tls.server.mode=enforcing\ntls.server.need.client.auth=optional\nssl_cert_login_from=distinguished_name\n"
     )
     ports = ("--amqp-port=-1", "--amqps-port=0", "--https-port=0")
     with BrokerProcess(folder, *ports, f"--config={conf}") as process:

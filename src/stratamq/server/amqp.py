@@ -27,7 +27,7 @@ from stratamq.broker.amqp.connection import CAPABILITIES, Session
 from stratamq.clock import Clock
 from stratamq.protocols.amqp.connection import Limits, State
 from stratamq.protocols.amqp.replies import CONNECTION_FORCED, AmqpError
-from stratamq.server.tls import Port, Tls, login_name, open_port
+from stratamq.server.tls import Port, Tls, is_tls, login_name, open_port
 from stratamq.server.tls_config import LoginFrom
 from stratamq.units import KiB, MiB
 
@@ -80,7 +80,7 @@ class AmqpListener:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ports: list[Port] = []
-        self.login_from = LoginFrom.DISTINGUISHED_NAME
+        self.login_from = LoginFrom.NONE
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         self._all_gone: asyncio.Event | None = None
         broker.wake_shell = self.wake
@@ -210,6 +210,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             limits=listener.limits,
             server_properties=SERVER_PROPERTIES,
             is_loopback=name[0].startswith("127."),
+            is_secure=is_tls(transport),
             certificate_name=login_name(transport, listener.login_from),
             make_token=lambda: secrets.token_urlsafe(16),
             name=f"{name[0]}:{name[1]} -> {local[0]}:{local[1]}",

@@ -260,9 +260,9 @@ def is_tls(transport: asyncio.BaseTransport) -> bool:
 
 
 def login_name(transport: asyncio.BaseTransport, login_from: LoginFrom) -> str | None:
-    """The user that a peer's certificate names; "" where it showed none, None for a plain connection."""
+    """The user that a peer's certificate names; "" where it showed none, None where certificates are no login."""
     ssl_object = transport.get_extra_info("ssl_object")
-    if ssl_object is None:
+    if ssl_object is None or login_from is LoginFrom.NONE:
         return None
     certificate: Mapping[str, Any] = ssl_object.getpeercert() or {}
     subject = certificate.get("subject", ())

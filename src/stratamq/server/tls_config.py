@@ -29,6 +29,7 @@ class ClientAuth(enum.Enum):
 class LoginFrom(enum.Enum):
     """Which name in a client's certificate SASL EXTERNAL takes for the user's."""
 
+    NONE = "none"
     DISTINGUISHED_NAME = "distinguished_name"
     COMMON_NAME = "common_name"
 
@@ -67,9 +68,10 @@ class TlsConfig:
         doc="What the remoting ports take: disabled, only plain; permissive, both; enforcing, only TLS.",
     )
     login_from: LoginFrom = setting(
-        LoginFrom.DISTINGUISHED_NAME,
+        LoginFrom.NONE,
         rocketmq="ssl_cert_login_from",
-        doc="Which name of a client's certificate is the user's name for SASL EXTERNAL. (RabbitMQ's name.)",
+        doc="Which name of a client's certificate is the user's name for SASL EXTERNAL (RabbitMQ's name); none: "
+        "EXTERNAL is not offered, as in RabbitMQ without its plugin. Clients such as py-amqp take it wherever it is offered.",
     )
     handshake_timeout_ms: int = setting(
         10_000,

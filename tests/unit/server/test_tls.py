@@ -142,7 +142,9 @@ async def test_external_takes_the_name_in_the_certificate(tmp_path, authority, s
 
 
 async def test_external_without_a_certificate_or_its_user_is_refused(tmp_path, authority, server_files):
-    config = config_of(authority, server_files, client_auth=ClientAuth.OPTIONAL)
+    config = config_of(
+        authority, server_files, client_auth=ClientAuth.OPTIONAL, login_from=LoginFrom.DISTINGUISHED_NAME
+    )
     async with running(tmp_path, config) as broker:
         for shown in (None, authority.issue("stranger")):
             client = await broker.connect(authority.client_context(shown))
@@ -163,6 +165,17 @@ async def test_plain_connections_are_not_offered_external(tmp_path):
     assert (await client.method()).code == 503
     client.writer.close()
     await service.close(1.0)
+
+
+async def test_external_is_not_offered_unless_asked_for(tmp_path, authority, server_files):
+    config = config_of(authority, server_files, client_auth=ClientAuth.OPTIONAL)
+    async with running(tmp_path, config) as broker:
+        client = await broker.connect(authority.client_context(authority.issue("guest")))
+        client.writer.write(external())
+        assert (await client.method()).mechanisms == b"PLAIN AMQPLAIN"
+        assert (await client.method()).code == 503
+        (session,) = [peer.session for peer in broker.service.listener.peers]
+        assert session.is_secure
 
 
 async def test_who_must_show_a_certificate_and_does_not_is_cut(tmp_path, authority, server_files):

@@ -67,6 +67,7 @@ class Session:
         limits: Limits,
         server_properties: Mapping[str, Any],
         is_loopback: bool = True,
+        is_secure: bool = False,
         certificate_name: str | None = None,
         make_token: Callable[[], str],
         name: str = "",
@@ -92,7 +93,9 @@ class Session:
         self.mechanism = ""
         """How the user has logged in."""
         self.certificate_name = certificate_name
-        """The user that the peer's certificate names: "" where it showed none, None where the connection is plain."""
+        """The user that the peer's certificate names: "" where it showed none, None where it is no login."""
+        self.is_secure = is_secure
+        """Whether the connection is encrypted."""
         self._is_loopback = is_loopback
         self._allowed: dict[tuple[str, str], bool] = {}
         self._allowed_epoch = -1

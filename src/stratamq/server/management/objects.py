@@ -238,7 +238,7 @@ def connection_row(session: Session) -> Row:
         "port": _port(port),
         "peer_host": peer_host,
         "peer_port": _port(peer_port),
-        "ssl": session.certificate_name is not None,
+        "ssl": session.is_secure,
         "auth_mechanism": session.mechanism,
         "timeout": core.heartbeat_s,
         "frame_max": core.frame_max,
