@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
