@@ -30,6 +30,8 @@ from stratamq.queuestore.types import CommitToken
 from stratamq.server.amqp import AmqpListener
 from stratamq.server.definitions_file import DefinitionsFile
 from stratamq.server.delivery_counts_file import DeliveryCountsFile
+from stratamq.server.management.objects import all_totals
+from stratamq.server.management.rates import Rates
 from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class AmqpService:
         self.store = QueueStore.open(self.directory / STORE_DIRECTORY, self.config, clock=clock)
         self._thread = ThreadPoolExecutor(1, "amqp-sync")
         self._ports: list[dict[str, Any]] = []
+        self.rates = Rates()
         try:
             self.storage = DurableStorage(
                 self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
@@ -171,6 +174,7 @@ class AmqpService:
                     next_alarms = self._loop.time() + min(ALARM_S, self.check_alarms())
                 while self.storage.failure is None and await self._take_step():
                     pass
+                self.sample()
             except StoreFull as error:
                 self.storage.note_full(error)
             except StoreFailed as error:
@@ -179,6 +183,12 @@ class AmqpService:
                 _log.error("housekeeping of the queue store: %s", error)
             except Exception:
                 _log.exception("housekeeping failed")
+
+    def sample(self) -> None:
+        """Take a sample for the rates, when one is due."""
+        now_ms = int(self._loop.time() * 1000)
+        if self.rates.is_due(now_ms):
+            self.rates.sample(now_ms, all_totals(self.broker))
 
     async def _take_step(self) -> bool:
         """One bounded step of the store's housekeeping, its sync in the thread. False when there was nothing to do."""

@@ -70,8 +70,8 @@ class TlsConfig:
     login_from: LoginFrom = setting(
         LoginFrom.NONE,
         rocketmq="ssl_cert_login_from",
-        doc="Which name of a client's certificate is the user's name for SASL EXTERNAL (RabbitMQ's name); none: "
-        "EXTERNAL is not offered, as in RabbitMQ without its plugin. Clients such as py-amqp take it wherever it is offered.",
+        doc="Which name of a client's certificate is the user's name for SASL EXTERNAL (RabbitMQ's name). With none "
+        "EXTERNAL is not offered, as in RabbitMQ without its plugin: clients such as py-amqp take it wherever it is.",
     )
     handshake_timeout_ms: int = setting(
         10_000,

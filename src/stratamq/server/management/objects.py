@@ -21,6 +21,7 @@ from stratamq.broker.amqp.exchanges import Binding, Exchange
 from stratamq.broker.amqp.policies import Policy
 from stratamq.broker.amqp.queue import Queue
 from stratamq.protocols.amqp.values import Table
+from stratamq.server.management.rates import Rates
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.access import User
@@ -53,7 +54,7 @@ def plain(value: Any) -> Any:
 
 
 def rated(**counts: int) -> Row:
-    """Counters with the rates that tools expect beside them."""
+    """Counters that are not sampled, with the rates that tools expect beside them: always 0."""
     found: Row = {}
     for name, count in counts.items():
         found[name] = count
@@ -369,12 +370,42 @@ def memory_used() -> int:
         return 0
 
 
-def overview_row(broker: AmqpBroker, *, listeners: list[Row]) -> Row:
+def message_totals(broker: AmqpBroker) -> dict[str, int]:
+    """What has happened to messages since the start."""
+    counters = broker.counters
+    return {
+        "publish": counters.published,
+        "confirm": counters.confirmed,
+        "deliver_get": counters.delivered,
+        "deliver": counters.delivered,
+        "ack": counters.acknowledged,
+        "redeliver": counters.redelivered,
+        "return_unroutable": counters.unroutable_returned,
+        "drop_unroutable": counters.unroutable_dropped,
+    }
+
+
+def churn_totals(broker: AmqpBroker) -> dict[str, int]:
+    """Connections and channels opened since the start."""
+    counters = broker.counters
+    return {"connection_created": counters.connections_opened, "channel_created": counters.channels_opened}
+
+
+def queue_totals(broker: AmqpBroker) -> dict[str, int]:
+    """Messages in all queues. Cost: a look at each queue."""
+    queues = [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]
+    ready, unacked = sum(queue.ready for queue in queues), sum(queue.unacked for queue in queues)
+    return {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+
+
+def all_totals(broker: AmqpBroker) -> dict[str, int]:
+    """All that the overview has a rate of."""
+    return message_totals(broker) | churn_totals(broker) | queue_totals(broker)
+
+
+def overview_row(broker: AmqpBroker, *, listeners: list[Row], rates: Rates) -> Row:
     """The first thing that every tool asks for."""
     queues = [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]
-    ready = sum(queue.ready for queue in queues)
-    unacked = sum(queue.unacked for queue in queues)
-    counters = broker.counters
     python = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     return {
         "management_version": RABBITMQ_VERSION,
@@ -394,21 +425,9 @@ def overview_row(broker: AmqpBroker, *, listeners: list[Row]) -> Row:
         "enable_queue_totals": True,
         "is_op_policy_updating_enabled": True,
         "statistics_db_event_queue": 0,
-        "message_stats": rated(
-            publish=counters.published,
-            confirm=counters.confirmed,
-            deliver_get=counters.delivered,
-            deliver=counters.delivered,
-            ack=counters.acknowledged,
-            redeliver=counters.redelivered,
-            return_unroutable=counters.unroutable_returned,
-            drop_unroutable=counters.unroutable_dropped,
-        ),
-        "churn_rates": rated(
-            connection_created=counters.connections_opened,
-            channel_created=counters.channels_opened,
-        ),
-        "queue_totals": rated(messages=ready + unacked, messages_ready=ready, messages_unacknowledged=unacked),
+        "message_stats": rates.rated(message_totals(broker)),
+        "churn_rates": rates.rated(churn_totals(broker)),
+        "queue_totals": rates.rated(queue_totals(broker)),
         "object_totals": {
             "connections": len(broker.sessions),
             "channels": sum(len(session.channels) for session in broker.sessions),

@@ -12,7 +12,7 @@ from stratamq.server.management.app import Call, Missing, Reply, Routes
 
 def overview(call: Call) -> Any:
     """GET /overview"""
-    return objects.overview_row(call.broker, listeners=call.service.listeners())
+    return objects.overview_row(call.broker, listeners=call.service.listeners(), rates=call.service.rates)
 
 
 def _node(call: Call) -> dict[str, Any]:
