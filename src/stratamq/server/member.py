@@ -102,7 +102,9 @@ class MemberProcess:
         self._clock = clock or SystemClock()
         self.settings = dataclasses.replace(
             settings,
-            server=dataclasses.replace(settings.server, amqp_port=-1, stop_timeout_ms=STOP_MS),
+            server=dataclasses.replace(
+                settings.server, amqp_port=-1, amqps_port=-1, https_port=-1, stop_timeout_ms=STOP_MS
+            ),
             broker=dataclasses.replace(
                 settings.broker, broker_name=membership.group, offsets_flush_interval_ms=TABLES_INTERVAL_MS
             ),
