@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import FlushMode, TieredConfig
+from stratamq.config import FlushMode, ServerConfig, TieredConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
@@ -92,12 +92,23 @@ class ReplicatedFile:
         self._local.store(value)
 
 
+def _refuse_what_groups_lack(settings: Settings) -> None:
+    """Say so where somebody wants what a group does not have, instead of leaving it out. Raises ConfigError."""
+    if settings.server.amqp_port not in (-1, ServerConfig().amqp_port):
+        raise ConfigError(
+            "--amqp-port", settings.server.amqp_port, "left out: a group has no AMQP"
+        )
+    if settings.tiered.address:
+        raise ConfigError("the cold tier", settings.tiered.address, "left out: members of a group do not upload")
+
+
 class MemberProcess:
     """See the module's text."""
 
     def __init__(self, settings: Settings, membership: Membership, *, clock: Clock | None = None) -> None:
         if membership.node not in membership.peers:
             raise ConfigError("--node", membership.node, f"one of {', '.join(membership.peers)}")
+        _refuse_what_groups_lack(settings)
         self._membership = membership
         self._clock = clock or SystemClock()
         self.settings = dataclasses.replace(
