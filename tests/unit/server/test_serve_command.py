@@ -77,7 +77,8 @@ def test_a_broker_conf_is_read_as_it_is(tmp_path):
     [
         ("flushDiskType=FAST", "allowed: SYNC_FLUSH or ASYNC_FLUSH"),
         ("maxMessageSize=1", "allowed: at least 10"),
-        ("brokerRole=SLAVE", "allowed: ASYNC_MASTER"),
+        ("brokerRole=SLAVE", "allowed: 1 or more for brokerRole=SLAVE"),
+        ("brokerRole=SLAVE\nbrokerId=1", "a slave runs as stratamq broker"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_allowed_form(tmp_path, line, text):
