@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from stratamq.errors import PeerUnreachable, RemoteProtocolError
@@ -102,7 +102,7 @@ def cpp(group: ReplicaGroup, folder: Path) -> Iterator[Times]:
         client.kill()
 
 
-def java(poll_ms: int) -> Callable[[ReplicaGroup, Path], object]:
+def java(poll_ms: int) -> Callable[[ReplicaGroup, Path], AbstractContextManager[Times]]:
     """RocketMQ's Java client, with so much time between two questions to the name server."""
 
     @contextmanager
@@ -134,7 +134,12 @@ def java(poll_ms: int) -> Callable[[ReplicaGroup, Path], object]:
     return run
 
 
-CLIENTS = {"own": own, "java-1s": java(1_000), "java": java(30_000), "cpp": cpp}
+CLIENTS: dict[str, Callable[[ReplicaGroup, Path], AbstractContextManager[Times]]] = {
+    "own": own,
+    "java-1s": java(1_000),
+    "java": java(30_000),
+    "cpp": cpp,
+}
 
 
 def measure(rounds: int, names: list[str], *, shares_port: bool) -> dict[str, list[float]]:
@@ -144,7 +149,7 @@ def measure(rounds: int, names: list[str], *, shares_port: bool) -> dict[str, li
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         group = stack.enter_context(ReplicaGroup(folder, shares_port=shares_port))
         group.leader()
-        times: dict[str, Times] = {name: stack.enter_context(CLIENTS[name](group, folder)) for name in names}  # type: ignore[operator]
+        times: dict[str, Times] = {name: stack.enter_context(CLIENTS[name](group, folder)) for name in names}
         for _ in range(rounds):
             for name in names:
                 started = len(times[name]())

@@ -63,7 +63,7 @@ def run(rounds: int) -> list[Row | Missing]:
             return [Missing(job="Spark over a store, a tier and a broker", reason=str(error))]
         try:
             peer = f"Spark {spark.version}, Parquet zstd"
-            rows = [
+            rows: list[Row | Missing] = [
                 _row(job, peer, count, rounds, ours, theirs, note)
                 for job, ours, theirs, note in scans(spark, root, parquet)
             ]
@@ -101,7 +101,7 @@ def scans(
         return frame_of().count()
 
     lake = partial(spark.read.parquet, str(parquet))
-    places = {
+    places: dict[str, dict[str, Any]] = {
         "the store": {"path": root / "store"},
         "the cold tier, flat": {"tier": f"file://{root}/flat"},
         "the cold tier, Parquet": {"tier": f"file://{root}/cold-parquet"},

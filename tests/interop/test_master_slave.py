@@ -119,9 +119,12 @@ def traffic(java: JavaClient, namesrv: str, *, group: str) -> list[dict[str, Any
     java.send([{"topic": "Half", "text": "half"}], id=group)
     java.push(namesrv, "T", id=f"{group}-c", group=group)
     got: list[Any] = []
-    wait_until(
-        "all is consumed", lambda: got.extend(java.poll(f"{group}-c", min=1)) or len(got) >= COUNT, timeout_s=WAIT_S
-    )
+
+    def all_came() -> bool:
+        got.extend(java.poll(f"{group}-c", min=1))
+        return len(got) >= COUNT
+
+    wait_until("all is consumed", all_came, timeout_s=WAIT_S)
     java.stop(f"{group}-c")
     java.stop(group)
     assert all(row["status"] == "SEND_OK" for row in rows)
@@ -132,7 +135,12 @@ def read_all(java: JavaClient, namesrv: str, *, id: str) -> list[tuple[int, int,
     """Queue, offset and digest of every message in T, as a new group gets them."""
     java.push(namesrv, "T", id=id, group=f"{id}-group")
     rows: list[dict[str, Any]] = []
-    wait_until("all is read", lambda: rows.extend(java.poll(id, min=1)) or len(rows) >= COUNT, timeout_s=WAIT_S)
+
+    def all_read() -> bool:
+        rows.extend(java.poll(id, min=1))
+        return len(rows) >= COUNT
+
+    wait_until("all is read", all_read, timeout_s=WAIT_S)
     java.stop(id)
     return sorted({(row["queueId"], row["queueOffset"], row["bodyMd5"]) for row in rows})
 

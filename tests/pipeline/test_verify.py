@@ -54,7 +54,11 @@ def test_a_check_that_was_killed_goes_on_where_it_was(spark, store, tmp_path, mo
     plain = running.spark_runner(spark)
 
     def counting(_spark, _progress=None):
-        return lambda fn, tasks: asked.append(len(tasks)) or plain(fn, tasks)
+        def run(fn, tasks):
+            asked.append(len(tasks))
+            return plain(fn, tasks)
+
+        return run
 
     monkeypatch.setattr(verify, "spark_runner", counting)
     with pytest.raises(PipelineError, match="journal of another"):

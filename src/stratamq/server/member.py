@@ -95,9 +95,7 @@ class ReplicatedFile:
 def _refuse_what_groups_lack(settings: Settings) -> None:
     """Say so where somebody wants what a group does not have, instead of leaving it out. Raises ConfigError."""
     if settings.server.amqp_port not in (-1, ServerConfig().amqp_port):
-        raise ConfigError(
-            "--amqp-port", settings.server.amqp_port, "left out: a group has no AMQP"
-        )
+        raise ConfigError("--amqp-port", settings.server.amqp_port, "left out: a group has no AMQP")
     if settings.tiered.address:
         raise ConfigError("the cold tier", settings.tiered.address, "left out: members of a group do not upload")
 

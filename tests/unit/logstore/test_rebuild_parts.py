@@ -125,7 +125,12 @@ def test_a_killed_run_is_taken_up(tmp_path, monkeypatch):
         rebuild.rebuild_elsewhere(killed, plan, tmp_path / "out", shares=2)
     scanned: list[object] = []
     real = rebuild_parts._scan
-    monkeypatch.setattr(rebuild_parts, "_scan", lambda task, recorder: (scanned.append(task), real(task, recorder)))
+
+    def recorded(task, recorder):
+        scanned.append(task)
+        return real(task, recorder)
+
+    monkeypatch.setattr(rebuild_parts, "_scan", recorded)
     rebuild.rebuild_elsewhere(run_here, plan, tmp_path / "out", shares=2)
     assert len(scanned) == len(plan.parts) - 6
     assert files_below(tmp_path / "out", names_of_index=False) == files_below(root, names_of_index=False)

@@ -15,6 +15,7 @@ from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.server.lifecycle import Server, Settings
 from stratamq.server.namesrv_process import NameServerProcess
+from stratamq.units import Millis
 from tests.unit.protocols import wire
 from tests.unit.server.test_lifecycle import Connection, send_ext
 
@@ -49,8 +50,8 @@ class ClockAhead(SystemClock):
     def __init__(self) -> None:
         self.ahead_ms = 0
 
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms
+    def wall_ms(self) -> Millis:
+        return Millis(super().wall_ms() + self.ahead_ms)
 
 
 class Pair:

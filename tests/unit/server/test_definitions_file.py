@@ -107,16 +107,19 @@ def test_what_was_saved_survives_a_loss_of_everything_unsynced(tmp_path, seed):
     file.store(definitions_of(broker))
     broker.definitions_saved()
     disk.crash_at(rng.randrange(1, 120))
-    before = shape(definitions_of(broker))
-    try:
+    saved = [shape(definitions_of(broker))]
+
+    def change_on() -> None:
         while True:
             change_something(broker, rng)
             save(file, broker)
-            before = shape(definitions_of(broker))
-    except SimulatedCrash:
-        after = shape(definitions_of(broker))
+            saved.append(shape(definitions_of(broker)))
+
+    with pytest.raises(SimulatedCrash):
+        change_on()
+    after = shape(definitions_of(broker))
     disk.lose_unsynced(rng)
-    assert loaded(tmp_path, FaultyFileSystem()) in (before, after)
+    assert loaded(tmp_path, FaultyFileSystem()) in (saved[-1], after)
 
 
 def journal_of(tmp_path: Path, queues: int) -> tuple[DefinitionsFile, list[int]]:
