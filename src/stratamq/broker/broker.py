@@ -217,6 +217,7 @@ class Broker:
         )
         self.pop.timed = lambda: self.timers.metrics.count(self.pop.topic)
         self.pop.timer_ms = lambda: self.timers.reached_ms
+        self.pop.began_ms = self.clock.wall_ms()
         self.workers.append(self.pop)
         self.pop_order = PopOrder(self._open_file(POP_ORDER_FILE).load())
         self.keep_table(POP_ORDER_FILE, self.pop_order)

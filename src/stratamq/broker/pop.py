@@ -109,7 +109,9 @@ class Pop:
         self._in_flight = 0
         """Puts with records of the revive topic that are being stored."""
         self.timed: Callable[[], int] = lambda: 0
-        """How many records of another broker the timer holds for the revive topic."""
+        """How many records of another broker the timer is known to hold for the revive topic."""
+        self.began_ms = 0
+        """When this broker began to serve the store: what was popped before may be another broker's."""
         self.timer_ms: Callable[[], int | None] = lambda: None
         """What was due before this time has left the timer; None without one."""
 
@@ -237,7 +239,7 @@ class Pop:
         ``end_ms`` is when the client believes that their time is over.
         """
         one = self._table.get(key)
-        if one is None and self._is_ahead(end_ms, now_ms):
+        if one is None and self._is_ahead(key, end_ms, now_ms):
             one = Checkpoint(key, set(), end_ms + 2 * GRACE_MS, ahead=set())
             self._table.add(one)
         if one is None or one.is_reviving:
@@ -257,9 +259,14 @@ class Pop:
         until = end_ms if one.ahead is not None else 0
         self._put((self._ack_message(key, mine, now_ms, until),), partial(self._acked, one, mine, done))
 
-    def _is_ahead(self, end_ms: int, now_ms: int) -> bool:
-        """Whether a check-point that is not known may still come out of a timer. Raises FlowControlled."""
-        if end_ms + GRACE_MS <= now_ms or not self.timed():
+    def _is_ahead(self, key: Key, end_ms: int, now_ms: int) -> bool:
+        """Whether a check-point that is not known may still come out of a timer. Raises FlowControlled.
+
+        The timer's counts alone do not say: a broker that was killed has not saved them, and what the timer has just
+        delivered is counted no more and not read yet.
+        """
+        may_be_another_brokers = key.pop_ms < self.began_ms and self.timer_ms() is not None
+        if end_ms + GRACE_MS <= now_ms or not (may_be_another_brokers or self.timed()):
             return False
         if len(self._table) >= self.config.pop_checkpoints_max:
             raise FlowControlled(f"{len(self._table)} check-points of popped messages are open (pop_checkpoints_max)")
