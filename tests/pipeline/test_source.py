@@ -190,7 +190,7 @@ def test_lost_records_are_loud(spark, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"topic": "orders"}, "has no option topic; it knows path, topics"),
+        ({"topic": "orders"}, "has no option topic; it knows path, namesrv"),
         ({"topics": "refunds"}, "has no topic refunds; it has orders, payments"),
         ({"startingOffsets": "soon"}, "setting startingOffsets='soon'"),
         ({"columns": "nope"}, "unknown column nope"),
