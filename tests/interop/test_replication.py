@@ -26,8 +26,19 @@ CLIENTS: list[Client] = []
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ReplicaGroup]:
-    with ReplicaGroup(tmp_path) as made:
-        yield made
+    """Members with an address each: the client finds the next leader when it asks the name server again."""
+    yield from _running(ReplicaGroup(tmp_path))
+
+
+@pytest.fixture
+def one_address(tmp_path: Path) -> Iterator[ReplicaGroup]:
+    """As `serve --replicas` makes them: the client finds the next leader where the last one was."""
+    yield from _running(ReplicaGroup(tmp_path, shares_port=True))
+
+
+def _running(group: ReplicaGroup) -> Iterator[ReplicaGroup]:
+    with group:
+        yield group
         for client in CLIENTS:
             client.kill()
         CLIENTS.clear()
@@ -85,7 +96,10 @@ def start_clients(group: ReplicaGroup, home: Path) -> tuple[str, Client, Client]
     return leader, producer, consumer
 
 
-def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(group: ReplicaGroup, tmp_path: Path) -> None:
+def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
+    one_address: ReplicaGroup, tmp_path: Path
+) -> None:
+    group = one_address
     leader, producer, consumer = start_clients(group, tmp_path)
     for _ in range(2):
         group.signal(leader, signal.SIGKILL)
@@ -109,7 +123,8 @@ def test_a_stopped_leader_serves_no_more_when_it_goes_on(group: ReplicaGroup, tm
     finish(group, producer, consumer)
 
 
-def test_a_member_whose_disk_was_emptied_comes_back_as_a_voter(group: ReplicaGroup, tmp_path: Path) -> None:
+def test_a_member_whose_disk_was_emptied_comes_back_as_a_voter(one_address: ReplicaGroup, tmp_path: Path) -> None:
+    group = one_address
     leader, producer, consumer = start_clients(group, tmp_path)
     follower = next(name for name in group.names if name != leader)
     group.signal(follower, signal.SIGKILL)
