@@ -63,7 +63,7 @@ def test_a_second_one_on_the_same_directory_or_port_says_why(tmp_path):
 def test_a_broker_conf_is_read_as_it_is(tmp_path):
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=broker-z\nlistenPort=0\nfileReservedTime=48\nbrokerIP1=127.0.0.2\nnovelty=1\n")
-    with BrokerProcess(tmp_path, f"--config={conf}") as broker:
+    with BrokerProcess(tmp_path, f"--config={conf}", "--amqp-port=0") as broker:  # somebody else may have 5672
         with urllib.request.urlopen(f"http://{broker.addresses['http']}/api/v1/overview") as got:
             overview = json.load(got)
         assert overview["broker"] == "broker-z"
