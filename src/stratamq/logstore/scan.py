@@ -30,6 +30,8 @@ _ERRORS: Final[dict[str, type[CorruptionError]]] = {
 }
 SECTOR_BYTES: Final = 512
 """What a disk writes as a whole or not at all."""
+SEARCH_BYTES: Final = 1 << 20
+"""How much of a file is copied out and searched at a time."""
 _MAGICS: Final = (MAGIC_V1.to_bytes(4, "big", signed=True), MAGIC_V2.to_bytes(4, "big", signed=True))
 
 
@@ -199,15 +201,27 @@ def next_good_record(log: CommitLog, physical_offset: int) -> Scanned | None:
         if base + log.file_bytes <= physical_offset:
             continue
         view = log.file_view(base)
-        start = max(physical_offset - base, 0)
-        for magic in _MAGICS:
-            at = view.obj.find(magic, start + 4)  # type: ignore[attr-defined]  # the mapping under the view
-            while at >= 0:
-                where = at - 4
-                checked = check_record(view, where, log.file_bytes, physical_offset=base + where)
-                if checked.flaw is None and not checked.is_blank:
-                    scanned = parse_record(view, where, checked.size, {})
-                    if isinstance(scanned, Scanned):
-                        return scanned
-                at = view.obj.find(magic, at + 1)  # type: ignore[attr-defined]
+        for where in magic_places(view, max(physical_offset - base, 0)):
+            checked = check_record(view, where, log.file_bytes, physical_offset=base + where)
+            if checked.flaw is None and not checked.is_blank:
+                scanned = parse_record(view, where, checked.size, {})
+                if isinstance(scanned, Scanned):
+                    return scanned
     return None
+
+
+def magic_places(view: memoryview, start: int, *, block_bytes: int = SEARCH_BYTES) -> Iterator[int]:
+    """Where records may begin at or behind ``start``, in order: four bytes before each magic number.
+
+    Blocks are copied out and searched there: `mmap.find` compares byte by byte, `bytes.find` does not.
+    """
+    overlap = len(_MAGICS[0]) - 1
+    for at in range(start + 4, len(view), block_bytes):
+        block = bytes(view[at : at + block_bytes + overlap])
+        found = []
+        for magic in _MAGICS:
+            place = block.find(magic)
+            while place >= 0:
+                found.append(at + place - 4)
+                place = block.find(magic, place + 1)
+        yield from sorted(found)
