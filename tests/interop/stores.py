@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from stratamq.findings import Severity
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import Severity
 from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketServer, Row
 from tests.interop.rocketmq_java.targets import StrataServer, wait_until
 

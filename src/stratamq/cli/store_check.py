@@ -8,8 +8,8 @@ import click
 
 from stratamq.cli.output import Item, Kind, Printer, output_options, progress_shown
 from stratamq.errors import CorruptionError
+from stratamq.findings import Severity
 from stratamq.logstore.check import CheckReport, check_store
-from stratamq.logstore.findings import Severity
 
 SUMMARY = (
     Item("path", "store"),
