@@ -32,7 +32,16 @@ from stratamq.broker.ports import SavedValue
 from stratamq.broker.timers import Timers
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import BrokerConfig, QueueStoreConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
+from stratamq.config import (
+    BrokerConfig,
+    HaConfig,
+    QueueStoreConfig,
+    RetentionConfig,
+    ServerConfig,
+    StoreConfig,
+    TieredConfig,
+    TlsConfig,
+)
 from stratamq.errors import StoreFailed, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
@@ -40,7 +49,6 @@ from stratamq.logstore.store import LogStore
 from stratamq.logstore.timer_store import TimerStore
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
-from stratamq.replication.ha_config import HaConfig
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
@@ -71,7 +79,6 @@ from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of
 from stratamq.server.storage import OpenedStore, open_log_store
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
-from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 

@@ -20,12 +20,11 @@ from typing import Any, Final
 
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import FlushMode, ServerConfig, TieredConfig
+from stratamq.config import FlushMode, HaConfig, ServerConfig, TieredConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
-from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes

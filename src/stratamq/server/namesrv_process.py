@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import ServerConfig
+from stratamq.config import ServerConfig, TlsConfig
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.server.lifecycle import remove_ready_file
 from stratamq.server.live_settings import NAMES_FILE
 from stratamq.server.namesrv import NameServer
 from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.tls import open_tls
-from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 SWEEP_S: Final = 5.0

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stratamq.clock import SystemClock
-from stratamq.config import BrokerConfig, FlushMode, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, BrokerRole, FlushMode, HaConfig, ServerConfig, StoreConfig
 from stratamq.protocols.remoting.codes import RequestCode
-from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.server.lifecycle import Server, Settings
 from stratamq.server.namesrv_process import NameServerProcess
 from stratamq.units import Millis

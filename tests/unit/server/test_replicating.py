@@ -11,11 +11,10 @@ from random import Random
 
 import pytest
 
-from stratamq.config import BrokerConfig, ServerConfig
+from stratamq.config import BrokerConfig, BrokerRole, HaConfig, ServerConfig
 from stratamq.errors import ConfigError, LogsDiffer
 from stratamq.formats.timer import decode_checkpoint_file
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
-from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.server import lifecycle
 from stratamq.server.lifecycle import Server, Settings, serve
 from stratamq.server.metrics import BrokerCollector

@@ -12,7 +12,7 @@ import pytest
 
 from stratamq.broker.amqp.access import Permission
 from stratamq.clock import SystemClock
-from stratamq.config import ServerConfig
+from stratamq.config import ClientAuth, LoginFrom, ServerConfig, TlsConfig, TlsMode
 from stratamq.errors import ConfigError
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
@@ -20,7 +20,6 @@ from stratamq.server.amqp_service import AmqpService
 from stratamq.server.remoting import RemotingListener
 from stratamq.server.sockets import bind, port_of
 from stratamq.server.tls import Tls, TlsPort, distinguished_name, mode_of, open_port
-from stratamq.server.tls_config import ClientAuth, LoginFrom, TlsConfig, TlsMode
 from tests.certificates import Authority
 from tests.unit.protocols.amqp import peers
 from tests.unit.server.test_amqp_shell import SocketClient
