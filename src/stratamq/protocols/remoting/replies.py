@@ -37,6 +37,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], ResponseCode]] = {
     errors.NothingFound: ResponseCode.QUERY_NOT_FOUND,
     errors.InvalidArgument: ResponseCode.INVALID_PARAMETER,
     errors.NotSupported: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    errors.MappingRefused: ResponseCode.SYSTEM_ERROR,
+    errors.NotLeaderForQueue: ResponseCode.NOT_LEADER_FOR_QUEUE,
     errors.MessageRefused: ResponseCode.MESSAGE_ILLEGAL,
     errors.StoreFull: ResponseCode.SERVICE_NOT_AVAILABLE,
     errors.StoreClosed: ResponseCode.SERVICE_NOT_AVAILABLE,
