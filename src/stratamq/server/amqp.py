@@ -179,7 +179,8 @@ class AmqpListener:
         if self.peers:
             self._all_gone = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._all_gone.wait()
         for peer in list(self.peers):
             peer.abort()
         self._sweeper.cancel()

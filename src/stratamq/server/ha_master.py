@@ -178,7 +178,8 @@ class HaMaster:
                 link.sent(0, self._clock.monotonic_ms())
                 await writer.drain()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await event.wait()
 
     def _send_some(self, link: SlaveLink, writer: asyncio.StreamWriter) -> bool:
         """Write the next frames to the socket; False when there is nothing to send now. Raises SlaveRefused."""

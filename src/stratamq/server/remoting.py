@@ -165,7 +165,8 @@ class RemotingListener:
             if self.peers:
                 self._all_gone = asyncio.Event()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._all_gone.wait(), patience)
+                    async with asyncio.timeout(patience):
+                        await self._all_gone.wait()
             for peer in list(self.peers):
                 peer.abort()
 

@@ -100,7 +100,8 @@ class Replicas:
                 child.send_signal(signal.SIGTERM)
         running = [child.wait() for child in self._children.values()]
         try:
-            await asyncio.wait_for(asyncio.gather(*running), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(*running)
         except TimeoutError:
             for child in self._children.values():
                 if child.returncode is None:
