@@ -164,6 +164,7 @@ def test_clean_says_nothing_is_lost_that_the_tier_has(both, tmp_path, capsys):
 def test_an_object_store_without_its_package_is_said_with_the_extra_to_install(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "stratamq.tiered.objects", raising=False)
+    monkeypatch.setattr("stratamq.cli.serve.set_up_logging", lambda level: None)  # it is for a whole process
     ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0", "--amqp-port", "-1"]
     more = ["--data-dir", str(tmp_path / "d"), *ports] if command[0] == "serve" else []
     assert main([*command, *more]) == 1
