@@ -23,8 +23,8 @@ from stratamq.config import (
 )
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
-from stratamq.server.lifecycle import Settings
 from stratamq.server.lifecycle import serve as run_server
+from stratamq.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 LEVELS = ("debug", "info", "warning", "error")

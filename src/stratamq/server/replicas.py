@@ -8,18 +8,17 @@ leader where the last one was, without asking the name server.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from stratamq.files.durable import replace_file
-from stratamq.server.lifecycle import Settings, remove_ready_file
 from stratamq.server.namesrv_process import NameServerProcess
+from stratamq.server.process import run
+from stratamq.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 PAUSE_S: Final = 2.0
@@ -63,6 +62,10 @@ class Replicas:
     def namesrv(self) -> str:
         """Where clients ask for routes."""
         return "" if self._names is None else self._names.address
+
+    def ready(self) -> dict[str, Any]:
+        """Where the name server, the brokers and the members for each other are."""
+        return {"namesrv": self.namesrv, "brokers": self.brokers, "peers": self.peers}
 
     async def _keep(self, node: str) -> None:
         """Run one member, again and again."""
@@ -122,18 +125,4 @@ def free_port(host: str) -> int:
 
 async def serve_replicas(settings: Settings, count: int, *, ready_file: Path | None = None) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
-    wanted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, wanted.set)
-    replicas = Replicas(settings, count)
-    await replicas.start()
-    try:
-        if ready_file is not None:
-            found = {"namesrv": replicas.namesrv, "brokers": replicas.brokers, "peers": replicas.peers}
-            replace_file(str(ready_file), json.dumps(found).encode() + b"\n")
-        await wanted.wait()
-    finally:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        await replicas.stop()
+    await run(Replicas(settings, count), ready_file=ready_file)

@@ -17,6 +17,7 @@ from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock
 from stratamq.config import BrokerConfig, TieredConfig, TieredLevel
 from stratamq.logstore.store import LogStore
+from stratamq.server.settings import Settings
 from stratamq.tiered.local import LogQueues
 from stratamq.tiered.offline import FOLDER
 from stratamq.tiered.owner import Work
@@ -131,6 +132,18 @@ class Tiering:
         for pool in (self._uploads, self._reads):
             await asyncio.to_thread(pool.shutdown, True, cancel_futures=True)
         self.service.close()
+
+
+def tiering_of(
+    store: object, settings: Settings, clock: Clock, find_topic: Callable[[str], TopicConfig | None]
+) -> Tiering | None:
+    """The cold tier behind a broker's store; None without an address, on a slave, and for a store without files.
+
+    Raises what `Tiering` raises.
+    """
+    if not settings.tiered.address or not isinstance(store, LogStore) or settings.ha.is_slave:
+        return None
+    return Tiering(store, settings.tiered, settings.broker, settings.data_dir, clock, find_topic=find_topic)
 
 
 def _reserve_time(topic: TopicConfig | None) -> str | None:

@@ -16,9 +16,10 @@ from stratamq.errors import ConfigError, LogsDiffer
 from stratamq.formats.timer import decode_checkpoint_file
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.server import lifecycle
-from stratamq.server.lifecycle import Server, Settings, serve
+from stratamq.server.lifecycle import Server, serve
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.requests.admin import runtime_table
+from stratamq.server.settings import Settings
 from tests.unit.server.harness import records
 from tests.unit.server.replica_pair import (
     ASYNC,

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from stratamq.cli.main import main
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
 from stratamq.server.page import render_page
 from stratamq.server.retention import run_round
 from stratamq.server.retention_view import is_loopback, retention_view
+from stratamq.server.settings import Settings
 from tests.unit.logstore.stores import message, put, small_config
 from tests.unit.server.test_lifecycle import FREE
 from tests.unit.server.test_retention import Probe

@@ -15,7 +15,8 @@ from stratamq.config import BrokerConfig, ServerConfig, TieredConfig
 from stratamq.errors import ReadPending, ServiceUnavailable, TierError
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
+from stratamq.server.settings import Settings
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
 from stratamq.tiered import commits
@@ -167,7 +168,7 @@ def test_an_amqp_stream_reads_on_when_it_has_been_fetched(harness: Harness):
 
 
 def ask(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=100) as answer:
         return answer.read().decode()
 
 
@@ -182,7 +183,7 @@ def server(tmp_path, **changes) -> Server:
 
 
 async def wait_for(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -246,7 +247,7 @@ async def test_a_slow_backend_holds_nobody_up(tmp_path, monkeypatch):
     def slow(self, name, parts):
         if name.endswith(".seg"):
             waiting.set()
-            assert released.wait(20)
+            assert released.wait(100)
         put_new(self, name, parts)
 
     monkeypatch.setattr(FolderBackend, "put_new", slow)
