@@ -254,10 +254,11 @@ class TopicHeader(ExtFields):
 
     topic: str
     cluster_name: str | None = None
+    lo: bool | None = None
 
 
 class CreateTopicHeader(ExtFields):
-    """UPDATE_AND_CREATE_TOPIC (17)."""
+    """UPDATE_AND_CREATE_TOPIC (17), UPDATE_AND_CREATE_STATIC_TOPIC (513)."""
 
     topic: str
     default_topic: str | None
@@ -268,6 +269,7 @@ class CreateTopicHeader(ExtFields):
     topic_sys_flag: Int32 | None = None
     order: bool | None = None
     attributes: str | None = None
+    force: bool | None = None
 
 
 # --- name server -------------------------------------------------------------------------------------------------
