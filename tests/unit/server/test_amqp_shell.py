@@ -18,7 +18,7 @@ from stratamq.server.amqp_service import AmqpService
 from stratamq.server.sockets import bind, port_of
 from tests.unit.protocols.amqp import peers
 
-WAIT_S = 10
+WAIT_S = 100
 
 
 class SocketClient:

@@ -32,7 +32,7 @@ async def ask(server: Server, path: str, *, post: str | None = None) -> tuple[in
 
     def fetch() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=100) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
