@@ -34,7 +34,7 @@ def run_and_kill(directory: Path, seed: int, first_ms: int, lines_before_death: 
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_acknowledged_message_comes_after_kills(tmp_path: Path) -> None:
     rng = random.Random(20)
     due: dict[bytes, int] = {}

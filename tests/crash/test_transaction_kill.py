@@ -38,7 +38,7 @@ def run_and_kill(directory: Path, seed: int, first_ms: int, lines_before_death: 
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_transaction_ends_as_its_producer_said(tmp_path: Path) -> None:
     rng = random.Random(20)
     begun: set[int] = set()

@@ -18,7 +18,7 @@ from tests.interop.rocketmq_java.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 __all__ = ["own_target"]
 
