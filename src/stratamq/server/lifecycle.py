@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +23,16 @@ from stratamq.broker.broker import TOPICS_FILE, Broker, BrokerAddress
 from stratamq.broker.ports import SavedValue
 from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig
+from stratamq.config import BrokerConfig, RetentionConfig
 from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile
-from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
 from stratamq.server.namesrv import NameServer
+from stratamq.server.ports import Addresses, Ports
 from stratamq.server.process import every, run, spare_collections
 from stratamq.server.registering import Identity, Registrar, parse_addresses
 from stratamq.server.remoting import RemotingListener
@@ -43,7 +42,7 @@ from stratamq.server.requests.families import BrokerFamilies
 from stratamq.server.retention import retention_of, retention_tasks
 from stratamq.server.secure_ports import SecurePorts
 from stratamq.server.settings import Settings
-from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of, raise_file_limit
+from stratamq.server.sockets import raise_file_limit
 from stratamq.server.storage import OpenedStore, open_log_store
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tables import keep_tables, write_all
@@ -55,26 +54,6 @@ _log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 SWEEP_S: Final = 5.0
 EXPIRE_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where clients reach the process. ``namesrv`` is the one of this process, or the ones it registers with."""
-
-    namesrv: str
-    broker: str
-    http: str
-    amqp: str = ""
-    """Empty where AMQP is left out."""
-    secure: Mapping[str, str] = field(default_factory=dict)
-    """Ports that speak TLS alone, by name: ``amqps``, ``https``."""
-
-    def named(self) -> dict[str, str]:
-        """All that are served, by name."""
-        found = {"namesrv": self.namesrv, "broker": self.broker, "http": self.http}
-        if self.amqp:
-            found["amqp"] = self.amqp
-        return found | dict(self.secure)
 
 
 OpenStore = Callable[..., OpenedStore]
@@ -132,21 +111,28 @@ class Server:
 
     async def _start(self) -> None:
         self._take_kept()
-        config, folder = self.settings.server, self.settings.config_dir
         raise_file_limit()
-        outside = parse_addresses(config.namesrv_addresses)
-        has_namesrv = config.namesrv_port >= 0
-        namesrv_socket = self._bind(config.namesrv_port, "--namesrv-port") if has_namesrv else None
-        broker_socket = self._bind(config.broker_port, "--broker-port")
-        self.replication.bind(self._bind, config)
-        http_socket = self._bind(config.http_port, "--http-port")
-        amqp_socket = self._bind_amqp(config.amqp_port)
-        secure = SecurePorts(self.settings.tls, config, self._bind, has_amqp=not self.settings.ha.is_slave)
-        host = advertised_host(config.host, self.settings.broker.advertised_host)
-        port = port_of(broker_socket)
-        address = BrokerAddress(host, port, encode_host(host, port))
-        self._open(address)
+        outside = parse_addresses(self.settings.server.namesrv_addresses)
+        ports = Ports(self.settings, self.replication, self._stack)
+        self._open(ports.broker_address)
         self._stack.push_async_callback(self.replication.close)
+        self._compose(ports.secure)
+        await self._listen(ports)
+        self._register_outside([address for address in outside if not ports.is_own_namesrv(address)])
+        _log.info(
+            "ready: name server %s, broker %s (%s in %s), http %s, AMQP %s, data in %s",
+            self.addresses.namesrv,
+            self.addresses.broker,
+            self.settings.broker.broker_name,
+            self.settings.broker.cluster_name,
+            self.addresses.http,
+            self.addresses.amqp or "off",
+            self.settings.data_dir,
+        )
+
+    def _compose(self, secure: SecurePorts) -> None:
+        """Make the name server, the handlers and the listeners of an opened broker, and begin what runs beside them."""
+        config, folder = self.settings.server, self.settings.config_dir
         kv_file = ConfigFile(str(folder / "kvConfig.json"))
         self.namesrv = NameServer(config, self.clock, kv_file, folder / NAMES_FILE, secure.tls)
         self.namesrv.register_own(self.broker)
@@ -175,30 +161,21 @@ class Server:
             self.broker, self.namesrv.routes, self._listeners, amqp=lambda: self._amqp, retention=self.retention
         )
         self._stack.push_async_callback(self.http.close)
-        await self.broker_listener.listen(broker_socket)
+
+    async def _listen(self, ports: Ports) -> None:
+        """Accept on every port; the broker's first, so that it can be reached when name servers name it."""
+        assert self.namesrv is not None
+        await self.broker_listener.listen(ports.broker)
         await self.replication.start(self.broker)
-        if config.vip_port and port > 2:
-            await self.broker_listener.listen(self._bind(port - 2, "--broker-port (vip_port takes it minus 2)"))
-        if namesrv_socket is not None:
-            await self.namesrv.listener.listen(namesrv_socket)
-        await self.http.listen(http_socket)
-        near = advertised_host(config.host, "")
-        amqp = await self._start_amqp(amqp_socket, near) if amqp_socket is not None or secure.wants_amqp else ""
-        also = await secure.start(self.http, self._amqp, near)
-        namesrv = config.namesrv_addresses if namesrv_socket is None else f"{near}:{port_of(namesrv_socket)}"
-        self.addresses = Addresses(namesrv, str(address), f"{near}:{port_of(http_socket)}", amqp, also)
-        own = () if namesrv_socket is None else (self.addresses.namesrv, f"localhost:{port_of(namesrv_socket)}")
-        self._register_outside([address for address in outside if address not in own])
-        _log.info(
-            "ready: name server %s, broker %s (%s in %s), http %s, AMQP %s, data in %s",
-            self.addresses.namesrv,
-            self.addresses.broker,
-            self.settings.broker.broker_name,
-            self.settings.broker.cluster_name,
-            self.addresses.http,
-            self.addresses.amqp or "off",
-            self.settings.data_dir,
-        )
+        vip = ports.bind_vip()
+        if vip is not None:
+            await self.broker_listener.listen(vip)
+        if ports.namesrv is not None:
+            await self.namesrv.listener.listen(ports.namesrv)
+        await self.http.listen(ports.http)
+        if ports.wants_amqp:
+            await self._start_amqp(ports.amqp)
+        self.addresses = ports.addresses(await ports.secure.start(self.http, self._amqp, ports.near))
 
     def _register_outside(self, addresses: Sequence[str]) -> None:
         """Register with name servers elsewhere, and take the broker away from them first thing at stop."""
@@ -225,33 +202,14 @@ class Server:
             state_version=self._state_version,
         )
 
-    def _bind(self, port: int, flag: str, *, listen: bool = False) -> Any:
-        sock = bind(self.settings.server.host, port, flag, listen=listen)
-        self._stack.callback(sock.close)
-        return sock
-
-    def _bind_amqp(self, port: int) -> Any:
-        """The socket for AMQP; None without it. RabbitMQ on the same machine is no reason not to start."""
-        if port < 0 or self.settings.ha.is_slave:  # what AMQP keeps besides the log is not copied
-            return None
-        try:
-            return self._bind(port, "--amqp-port", listen=True)
-        except PortUnusable as error:
-            if port != ServerConfig().amqp_port or error.cause.errno != errno.EADDRINUSE:
-                raise
-            _log.warning("AMQP is off: %s", error)
-            return None
-
-    async def _start_amqp(self, sock: Any, host: str) -> str:
-        """Open the AMQP side, on a bound socket where there is one; returns its address."""
+    async def _start_amqp(self, sock: socket.socket | None) -> None:
+        """Open the AMQP side; accept on a bound socket where there is one without TLS."""
         service = self._amqp = AmqpService(
             self.settings.data_dir, self.clock, config=self.settings.queues, streams=BrokerStreams(self.broker)
         )
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
-        if sock is None:
-            return ""
-        await service.listen(sock)
-        return f"{host}:{port_of(sock)}"
+        if sock is not None:
+            await service.listen(sock)
 
     def _open(self, address: BrokerAddress) -> None:
         """Open the store first: it takes the lock that keeps other processes from the tables too."""

@@ -16,7 +16,8 @@ import pytest
 from stratamq.config import BrokerConfig, FlushMode, ServerConfig, StoreConfig
 from stratamq.errors import StoreLocked
 from stratamq.protocols.remoting.command import encode_frame
-from stratamq.server.lifecycle import Addresses, Server
+from stratamq.server.lifecycle import Server
+from stratamq.server.ports import Addresses
 from stratamq.server.process import remove_ready_file, write_ready_file
 from stratamq.server.settings import Settings
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, port_of
