@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from stratamq.formats.batch_consume_queue import (
 from stratamq.logstore import layout, listing
 from stratamq.logstore.listing import Stream
 from stratamq.logstore.queue_files import first_false
-from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
+from stratamq.logstore.snapshot import QueueRange, StoreFiles, StoreSnapshot
 from stratamq.logstore.types import QueueKey
 
 _PAGE_UNITS: Final = 1 << 20
@@ -68,12 +69,21 @@ class BatchStream:
         return 0
 
 
-def open_batches(snapshot: StoreSnapshot, topic: str, queue_id: int) -> BatchStream:
+def is_batch_queue(root: Path, topic: str, queue_id: int) -> bool:
+    """Whether a store has files of a queue of batches by that name. Cost: one look at a directory."""
+    return bool(listing.list_stream(_directory(root, topic, queue_id), multiple_of=BATCH_UNIT_BYTES).files)
+
+
+def _directory(root: Path, topic: str, queue_id: int) -> str:
+    return str(root / layout.BATCH_CONSUME_QUEUE / topic / str(queue_id))
+
+
+def open_batches(store: StoreFiles, topic: str, queue_id: int) -> BatchStream:
     """The files of a queue of batches. Raises QueueNotFound, StrayFile, BadLength."""
-    directory = snapshot.path / layout.BATCH_CONSUME_QUEUE / topic / str(queue_id)
-    if not directory.is_dir():
-        raise QueueNotFound(f"{snapshot.path} has no queue of batches {queue_id} of topic {topic}")
-    stream = listing.list_stream(str(directory), multiple_of=BATCH_UNIT_BYTES)
+    directory = _directory(store.path, topic, queue_id)
+    if not os.path.isdir(directory):
+        raise QueueNotFound(f"{store.path} has no queue of batches {queue_id} of topic {topic}")
+    stream = listing.list_stream(directory, multiple_of=BATCH_UNIT_BYTES)
     if stream.problems:
         raise stream.problems[0]
     return BatchStream(stream)
