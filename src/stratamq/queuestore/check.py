@@ -24,11 +24,12 @@ from stratamq.errors import CorruptionError
 from stratamq.files.filesystem import FileSystem, LocalFileSystem
 from stratamq.files.overlay import OverlayFileSystem
 from stratamq.findings import Finding, Findings, Severity
+from stratamq.formats.queue_frame import FILE_HEADER, JOURNAL_MAGIC, decode_file_header
 from stratamq.queuestore import layout
 from stratamq.queuestore.check_files import MessageFilePass, SegmentPass
 from stratamq.queuestore.check_references import check_dropped, check_garbage, check_recovery_file
 from stratamq.queuestore.types import Progress
-from stratamq.queuestore.view import Owner, View, find_owner, find_store, hide_misnamed, open_view
+from stratamq.queuestore.view import TRIES, Owner, View, find_owner, find_store, hide_misnamed, open_view
 
 ROOT_NAMES: Final = frozenset(
     {
@@ -42,6 +43,10 @@ ROOT_NAMES: Final = frozenset(
         layout.MANIFEST + ".tmp",
         layout.RECOVERY + ".tmp",
     }
+)
+TORN: Final = (
+    "a write that a crash cut off, and that was never confirmed, looks like this; a start cuts it off. After a stop in "
+    "order it is damage: restore the file from a copy"
 )
 MoreChecks = Callable[[View, Findings], None]
 """What else belongs to the store: called with the view and where to note what is found."""
@@ -79,16 +84,29 @@ def check_queue_store(
     """
     fs = filesystem or LocalFileSystem()
     directory = find_store(path, fs)
-    report = _check(directory, fs, more, progress)
+    report = _check_steadily(directory, fs, more, progress)
     if not (report.owner.is_live and report.is_damaged):
         return report
     seen = {(one.kind, one.path, one.offset) for one in report.findings}
-    again = _check(directory, fs, more, progress)
+    again = _check_steadily(directory, fs, more, progress)
     kept = Findings()
     for one in again.findings:
         if one.severity is not Severity.ERROR or (one.kind, one.path, one.offset) in seen:
             kept.add(*one)
     return again._replace(findings=kept.listed, counts=dict(kept.counts))
+
+
+def _check_steadily(
+    directory: str, fs: FileSystem, more: MoreChecks | None, progress: Progress | None
+) -> QueueStoreReport:
+    """`_check`, begun anew when a broker removed a file that was about to be read."""
+    for left in reversed(range(TRIES)):
+        try:
+            return _check(directory, fs, more, progress)
+        except FileNotFoundError:
+            if not left or not find_owner(directory).is_live:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _check(directory: str, fs: FileSystem, more: MoreChecks | None, progress: Progress | None) -> QueueStoreReport:
@@ -101,7 +119,7 @@ def _check(directory: str, fs: FileSystem, more: MoreChecks | None, progress: Pr
         messages.check_without_store(os.path.join(directory, layout.PERSISTENT))
         return _report(directory, None, findings, messages, segments)
     try:
-        check_changes(view, findings)
+        check_changes(view, fs, findings)
         messages.check(view)
         segments.check(view)
         check_dropped(view, findings)
@@ -169,17 +187,25 @@ def _open(directory: str, fs: FileSystem, findings: Findings, progress: Progress
         return None
 
 
-def check_changes(view: View, findings: Findings) -> None:
+def check_changes(view: View, fs: FileSystem, findings: Findings) -> None:
     """Report what a start would cut off from the journal and the manifest, and which files it would remove."""
     for path, start, end in view.fs.cut:
-        if path.endswith(layout.MESSAGE_SUFFIX):
-            continue  # `check_files` knows more about these
-        kind = "manifest-tail" if os.path.basename(path) == layout.MANIFEST else "journal-tail"
-        advice = (
-            "a write that a crash cut off, and that was never confirmed, looks like this; a start cuts it off. After a "
-            "stop in order it is damage: restore the file from a copy"
-        )
-        findings.inform(kind, path, start, f"the end, or a frame up to {end}", f"{end - start} bytes", advice)
+        if not path.endswith(layout.MESSAGE_SUFFIX):  # `check_files` knows more about these
+            kind = "manifest-tail" if os.path.basename(path) == layout.MANIFEST else "journal-tail"
+            findings.inform(kind, path, start, f"the end, or a frame up to {end}", f"{end - start} bytes", TORN)
     for path in view.fs.removed:
+        if path.endswith(layout.JOURNAL_SUFFIX) and not _is_covered(path, fs, view.found.batch):
+            findings.inform("journal-tail", path, 0, "a file with whole frames", "none", TORN)
+            continue
         advice = "a crash left it, and nothing names it; a start after a crash removes it"
         findings.inform("left-over", path, 0, "no such file", "a file", advice)
+
+
+def _is_covered(path: str, fs: FileSystem, batch: int) -> bool:
+    """Whether a journal file that a start removes is older than what the manifest needs; else it is a torn end."""
+    fd = fs.open(path, writable=False)
+    try:
+        header = decode_file_header(fs.read(fd, FILE_HEADER.size, 0), JOURNAL_MAGIC, path=path)
+    finally:
+        fs.close(fd)
+    return header is not None and header.first <= batch

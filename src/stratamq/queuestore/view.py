@@ -10,6 +10,7 @@ the broker holds in memory alone (which messages are unacknowledged, what is not
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final, NamedTuple
 
@@ -79,20 +80,37 @@ def find_owner(directory: str) -> Owner:
         found = os.stat(path)
         with open(path, "rb") as file:
             text = file.read(20).strip()
+    except OSError:
+        return Owner(False, 0)
+    named = int(text) if text.isdigit() else 0
+    if named and _has_open(named, found):
+        return Owner(True, named)
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:
             lines = [line.split() for line in locks]
     except OSError:
         return Owner(False, 0)
-    named = int(text) if text.isdigit() else 0
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     for fields in lines:
-        if len(fields) != 8 or fields[1] != "FLOCK" or not fields[4].isdigit():
-            continue
-        pid = int(fields[4])
-        # Stacked file systems list another device than stat names: there the process must be the one that signed.
-        if fields[5] == place or (pid == named and fields[5].endswith(f":{found.st_ino}")):
-            return Owner(True, pid)
+        # "1: FLOCK  ADVISORY  WRITE 3568 fd:00:2531452 0 EOF"; waiting ones have "->" behind the number
+        if len(fields) == 8 and fields[1] == "FLOCK" and fields[5] == place and fields[4].isdigit():
+            return Owner(True, int(fields[4]))
     return Owner(False, 0)
+
+
+def _has_open(pid: int, wanted: os.stat_result) -> bool:
+    """Whether a process has the lock file open: on stacked file systems /proc/locks names another device than stat."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:  # no such process, or somebody else's
+        return False
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found = os.stat(f"{folder}/{name}")
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return True
+    return False
 
 
 def open_view(directory: str, fs: FileSystem, *, counts_anew: bool = False, progress: Progress | None = None) -> View:
