@@ -11,10 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_and_kill(
-    victim_module: str, directory: Path, seed: int, first_ms: int, lines_before_death: int
-) -> list[list[str]]:
-    """Run ``tests.crash.VICTIM_MODULE``, kill -9 it after so many lines; return the words of all that it got out.
+def run_and_kill(module: str, directory: Path, seed: int, first_ms: int, lines_before_death: int) -> list[list[str]]:
+    """Run ``tests.crash.MODULE``, kill -9 it after so many lines; return the words of all that it got out.
 
     The victim is given its directory, a seed and the time its clock begins at; its first line is ``ready``.
     """
