@@ -17,7 +17,7 @@ from tests.interop.node_packages import installed
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 HERE = Path(__file__).with_name("amqplib")
-SECONDS = 60
+SECONDS = 150
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_a_group_goes_back_and_forward(admin: Admin) -> None:
         again.extend(admin.java.poll("c", min=1, timeout_s=2))
         return len(again) >= COUNT
 
-    wait_until("the messages once more", came_again, timeout_s=60)
+    wait_until("the messages once more", came_again, timeout_s=150)
     printed = admin.rows("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)
     assert sorted(row[1:] for row in printed if row[0] == "broker-a") == [[str(q), str(END)] for q in range(QUEUES)]
     copied = admin.run("cloneGroupOffset", "-s", GROUP, "-d", "copied-group", "-t", TOPIC, "-o", "true")

@@ -69,7 +69,7 @@ def collect(java: JavaClient, *ids: str, until: int) -> list[tuple[str, str]]:
             found.extend((one, row["properties"]["KEYS"][1:]) for row in java.poll(one, min=0, timeout_s=0.3))
         return len({text for _, text in found}) >= until
 
-    wait_until(f"{until} messages by pop", enough, timeout_s=90)
+    wait_until(f"{until} messages by pop", enough, timeout_s=150)
     return found
 
 

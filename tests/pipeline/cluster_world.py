@@ -106,7 +106,7 @@ class Processes:
         below = descendants(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(120)
         for one in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)

@@ -11,7 +11,7 @@ from tests.unit.logstore.test_batch_queues import fill, fresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-LIMIT = 9
+LIMIT = 20
 
 
 def test_every_message_is_a_row_of_queries_and_of_streams(spark: Any, tmp_path: Any) -> None:
@@ -22,7 +22,6 @@ def test_every_message_is_a_row_of_queries_and_of_streams(spark: Any, tmp_path: 
     columns = ["queue_id", "queue_offset", "body"]
     whole = read_store(spark, tmp_path / "store", columns, topics="B", minPartitions=3)
     assert sorted((row.queue_id, row.queue_offset, bytes(row.body)) for row in whole.collect()) == wanted
-    assert read_store(spark, tmp_path / "store", ["queue_offset"], topics="B").count() == len(wanted)
     stream = spark.readStream.format("stratamq").options(
         path=str(tmp_path / "store"), topics="B", startingOffsets="earliest", maxOffsetsPerTrigger=str(LIMIT)
     )
