@@ -25,6 +25,7 @@ from stratamq.broker.light import (
 )
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
+from stratamq.broker.neighbours import Neighbours, NoNeighbours
 from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.pop import Pop
 from stratamq.broker.pop_order import PopOrder
@@ -135,6 +136,7 @@ class Broker:
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self.replica = Replica()
+        self.neighbours: Neighbours = NoNeighbours()
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()

@@ -139,7 +139,17 @@ class Place(NamedTuple):
     @property
     def earliest(self) -> MappingItem:
         """The first item that may be read."""
-        return next((item for item in self.items if item.is_decided), self.items[0])
+        return next(reversed(self.readable), self.items[0])
+
+    @property
+    def readable(self) -> Items:
+        """The items that may be read, newest first."""
+        return tuple(item for item in reversed(self.items) if item.is_decided)
+
+    @property
+    def is_one_queue(self) -> bool:
+        """Whether its offsets are those of one physical queue, which has always been its only one."""
+        return len(self.items) == 1 and not self.leader.delta
 
     def is_here(self, item: MappingItem) -> bool:
         """Whether an item's physical queue is this broker's."""
@@ -147,8 +157,7 @@ class Place(NamedTuple):
 
     def item_at(self, offset: int) -> MappingItem:
         """The item that a logical offset lies in or behind; the earliest for anything before it."""
-        decided = (item for item in reversed(self.items) if item.is_decided)
-        return next((item for item in decided if offset >= item.logic_offset), self.earliest)
+        return next((item for item in self.readable if offset >= item.logic_offset), self.earliest)
 
     def after(self, item: MappingItem) -> MappingItem | None:
         """The next item that may be read; None behind the last."""
@@ -304,13 +313,13 @@ class StaticTopics:
         self.version.next(self._wall_ms())
         self.is_dirty = True
 
-    def place(self, topic: str, queue_id: int) -> Place | None:
-        """Where a logical queue lies; None when the topic is not static.
+    def place(self, topic: str, queue_id: int, *, lo: bool | None = None) -> Place | None:
+        """Where a logical queue lies; None when the topic is not static, or ``lo`` says that the queue is none.
 
         A negative number stands for any queue led here, as in a send. Raises NotLeaderForQueue.
         """
         mapping = self._mappings.get(topic)
-        if mapping is None:
+        if mapping is None or lo is False:
             return None
         if queue_id < 0:
             queue_id = next(iter(mapping.led()), queue_id)

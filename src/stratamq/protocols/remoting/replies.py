@@ -160,9 +160,13 @@ def encode_pull_head(
     max_offset: int,
     suggested_broker: int,
     body_bytes: int,
+    offset_delta: int | None = None,
 ) -> bytes:
-    """An answer to a pull up to its body, which is sent from where it lies. ``remark`` is plain ASCII."""
-    if serialization == SERIALIZE_JSON:
+    """An answer to a pull up to its body, which is sent from where it lies. ``remark`` is plain ASCII.
+
+    With ``offset_delta``, for static topics, clients add it to the queue offsets in the records.
+    """
+    if serialization == SERIALIZE_JSON and offset_delta is None:
         header = _PULL_TEMPLATE % (code, max_offset, min_offset, next_offset, suggested_broker, opaque, remark)
         length = len(header)
         return FRAME_HEAD.pack(4 + length + body_bytes, length) + header
@@ -172,6 +176,8 @@ def encode_pull_head(
         "nextBeginOffset": str(next_offset),
         "suggestWhichBrokerId": str(suggested_broker),
     }
+    if offset_delta is not None:
+        ext["offsetDelta"] = str(offset_delta)
     frame = encode_frame(
         code=code,
         opaque=opaque,
