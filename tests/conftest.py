@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Generator
 
+import hypothesis
 import psutil
 import pytest
 
@@ -29,6 +30,17 @@ KEPT_BY_LIBRARIES = (
     "multiprocessing.forkserver",
     "org.apache.spark.deploy.SparkSubmit",
 )
+
+
+# How fast an example runs depends on who else uses the machine. Where CI is set, Hypothesis chooses the same examples
+# each time; this keeps that.
+hypothesis.settings.register_profile(
+    "patient",
+    hypothesis.settings.default,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 
 def has_children() -> bool:
