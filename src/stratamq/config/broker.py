@@ -61,6 +61,13 @@ class BrokerConfig(Section):
         rocketmq="shortPollingTimeMills",
         doc="How long a pull waits when long polling is off.",
     )
+    forward_timeout_ms: int = setting(
+        3_000,
+        at_least=1,
+        at_most=60_000,
+        rocketmq="forwardTimeout",
+        doc="How long the leader of a static topic's queue waits for the broker of an older part of it.",
+    )
     property_filters: bool = setting(
         True,
         rocketmq="enablePropertyFilter",

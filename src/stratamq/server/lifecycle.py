@@ -32,6 +32,7 @@ from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
 from stratamq.server.namesrv import NameServer
+from stratamq.server.neighbours import BrokerNeighbours
 from stratamq.server.ports import Addresses, Ports
 from stratamq.server.process import every, run, spare_collections
 from stratamq.server.registering import Identity, Registrar, parse_addresses
@@ -136,6 +137,11 @@ class Server:
         kv_file = ConfigFile(str(folder / "kvConfig.json"))
         self.namesrv = NameServer(config, self.clock, kv_file, folder / NAMES_FILE, secure.tls)
         self.namesrv.register_own(self.broker)
+        outside = parse_addresses(config.namesrv_addresses)
+        neighbours = self.broker.neighbours = BrokerNeighbours(
+            self.namesrv.routes, outside, lambda: self.settings.broker.forward_timeout_ms
+        )
+        self._stack.push_async_callback(neighbours.close)
         requests = self._requests = BrokerFamilies(
             self.broker,
             data_dir=self.settings.data_dir,
