@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stratamq.broker.assignments import FindQueues, queues_here
 from stratamq.broker.clients import ConsumerTable, ProducerTable
 from stratamq.broker.delays import Delays
 from stratamq.broker.filters import FilterTable
@@ -137,6 +138,7 @@ class Broker:
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self.replica = Replica()
         self.neighbours: Neighbours = NoNeighbours()
+        self.find_queues: FindQueues = queues_here(config.broker_name, lambda topic: self.topics.find(topic))
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()

@@ -49,6 +49,7 @@ from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tables import keep_tables, write_all
 from stratamq.server.tiering import Tiering, tiering_of
 from stratamq.server.timing import open_timer, sync_timer
+from stratamq.server.topic_queues import TopicQueues
 
 _log = logging.getLogger(__name__)
 
@@ -185,6 +186,10 @@ class Server:
 
     def _register_outside(self, addresses: Sequence[str]) -> None:
         """Register with name servers elsewhere, and take the broker away from them first thing at stop."""
+        assert self.namesrv is not None
+        queues = TopicQueues(addresses, self.namesrv.routes, self.clock)
+        self._stack.push_async_callback(queues.close)
+        self.broker.find_queues = queues.find
         if addresses:
             answered = self.replication.registered
             self.registrar = Registrar(
