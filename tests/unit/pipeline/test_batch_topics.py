@@ -215,3 +215,25 @@ def test_times_are_found_over_the_network_too(broker):
     origin.cluster = cluster_of(fake)
     assert origin.offset_by_time("orders", 0, 0) == 0
     assert origin.offset_by_time("orders", 0, 2**60) == len(bodies)
+
+
+def test_a_stream_whose_limit_cuts_through_batches_reads_all_once(filled):
+    pytest.importorskip("pyspark.sql.streaming.datasource")
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    from stratamq.pipeline.schema import spark_schema
+    from stratamq.pipeline.stream import StrataStreamReader
+
+    root, expected = filled
+    texts = {"path": str(root), "topics": "B", "startingOffsets": "earliest"}
+    stream = StrataStreamReader(spark_schema(["queue_id", "body"]), parse_options(texts, streaming=True))
+    found, sizes = {0: [], 1: []}, []
+    at = stream.initialOffset()
+    while (end := stream.latestOffset(at, ReadMaxRows(7))) is not at:
+        rows = [row for part in stream.partitions(at, end) for batch in stream.read(part) for row in batch.to_pylist()]
+        for row in rows:
+            found[row["queue_id"]].append(row["body"])
+        sizes.append(len(rows))
+        at = end
+    assert found == expected
+    assert set(sizes[:-1]) == {7}
