@@ -105,7 +105,7 @@ def test_a_topic_on_two_brokers(spark, tmp_path):
         send(namesrv, "orders", 1060, 1100, to=brokers[1])
         assert run(spark, tmp_path, namesrv=namesrv) == [40], "from the checkpoint, of both brokers"
     finally:
-        world.stop()
+        world.close()
     found = Counter(row.number for row in spark.read.parquet(str(tmp_path / "out")).collect())
     assert found == Counter([*range(120), *range(1000, 1100)])
 
