@@ -52,7 +52,7 @@ class Tiering:
             local,
             policy,
             clock,
-            is_topic=lambda topic: find_topic(topic) is not None,
+            is_topic=lambda topic: _may_be_copied(find_topic(topic)),
             reserve_time=lambda topic: _reserve_time(find_topic(topic)),
             own_names={broker.cluster_name, broker.broker_name},
         )
@@ -148,3 +148,8 @@ def tiering_of(
 
 def _reserve_time(topic: TopicConfig | None) -> str | None:
     return None if topic is None else topic.attributes.get("reserve.time")
+
+
+def _may_be_copied(topic: TopicConfig | None) -> bool:
+    """Whether a topic exists and each of its records is one message: what the tier counts offsets by."""
+    return topic is not None and not topic.is_batch

@@ -13,6 +13,8 @@ from stratamq.errors import BackendError, StoreLocked
 from stratamq.testing.backend import FaultyBackend
 from stratamq.tiered.folder import FolderBackend
 from stratamq.tiered.offline import keep_from
+from tests.unit.logstore.stores import put
+from tests.unit.logstore.test_batch_queues import batch
 from tests.unit.tiered.test_store import POLICY, Both
 
 
@@ -52,6 +54,14 @@ def test_status_says_what_is_there_and_what_waits(both, url, tmp_path, capsys):
     assert found["tier"]["waiting_messages"] == 5
     (row,) = found["queues"]
     assert (row["topic"], row["start"], row["end"], row["waiting_messages"]) == ("T", 0, 30, 5)
+
+
+def test_status_names_topics_that_stay_in_local_files(both, url, tmp_path, capsys):
+    both.local.set_queue_type("B", is_batch=True)
+    put(both.local, batch("a", "b"))
+    _, found = run(capsys, "status", url, "--data-dir", str(tmp_path / "s"))
+    assert found["remarks"] == ["topic B stays in local files alone: it has queue.type=BatchCQ."]
+    assert [row["topic"] for row in found["queues"]] == ["T"]
 
 
 def test_list_names_every_segment(both, url, capsys):

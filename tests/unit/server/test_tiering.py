@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stratamq.broker.broker import Broker
+from stratamq.broker.topics import TopicConfig
 from stratamq.clock import SystemClock
 from stratamq.config import BrokerConfig, ServerConfig, TieredConfig
 from stratamq.errors import ReadPending, ServiceUnavailable, TierError
@@ -286,6 +287,18 @@ async def test_an_operator_deletes_a_topic_in_both_tiers(tmp_path):
         assert again.broker.topics.find("T") is None
     finally:
         await again.stop()
+
+
+async def test_a_topic_whose_records_hold_many_messages_is_not_said_to_be_in_the_tier(tmp_path):
+    topics = {
+        "T": TopicConfig(topic_name="T"),
+        "B": TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}),
+    }
+    store = open_store(tmp_path / "s")
+    tiering = Tiering(store, policy(tmp_path), BrokerConfig(), tmp_path, SystemClock(), find_topic=topics.get)
+    assert [tiering.keeps(topic) for topic in ("T", "B", "none")] == [True, False, False]
+    await tiering.close()
+    store.close()
 
 
 async def test_reads_run_in_threads_and_end_on_the_loop(tmp_path):
