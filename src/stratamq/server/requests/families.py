@@ -69,7 +69,7 @@ class BrokerFamilies:
             RetentionRequests(retention),
             HaRequests(ha_status),
             TopicRequests(broker),
-            TopicChangeRequests(broker),
+            TopicChangeRequests(broker, self.pulls.resume),
             GroupRequests(broker),
             GroupAdminRequests(broker),
             ResetRequests(broker, self.pulls.resume),

@@ -7,11 +7,13 @@ updateAndCreateStaticTopic.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from stratamq.broker.broker import Broker
+from stratamq.broker.long_polling import Waiter
 from stratamq.broker.static_topics import decode_mapping
 from stratamq.broker.topic_attributes import change_attributes
 from stratamq.broker.topics import RETRY_PREFIX, TopicConfig, is_system_topic
@@ -31,10 +33,11 @@ _read_delete: Final = HeaderReader(DeleteTopicHeader)
 
 
 class TopicChangeRequests:
-    """Makes, changes and removes topics."""
+    """Makes, changes and removes topics. ``resume`` runs pulls again that wait (`PullRequests.resume`)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, resume: Callable[[Sequence[Waiter]], None]) -> None:
         self._broker = broker
+        self._resume = resume
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def update(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -141,6 +144,9 @@ class TopicChangeRequests:
             raise MappingRefused(f"queue {beyond[0]} lies in a physical queue beyond the topic's {config.queues}")
         broker.static_topics.put(accepted)
         broker.topics.put(config)
+        for topic, queue_id in broker.waiting.queues():
+            if topic == config.topic_name:  # whoever waits at a queue that has moved is told so now
+                self._resume(broker.waiting.wake(topic, queue_id, ()))
         return encode_response(header, ResponseCode.SUCCESS)
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
