@@ -8,6 +8,7 @@ leader where the last one was, without asking the name server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -50,11 +51,12 @@ class Replicas:
         self._names = NameServerProcess(server, settings.data_dir / "names")
         await self._names.start()
         first = settings.server.broker_port
-        shared = first or free_port(host)
+        free = [] if first else free_ports(host, self._count + 1)
+        shared = first or free.pop()
         for number in range(1, self._count + 1):
             above = first + (number - 1) * PORTS_APART + PEER_PORT_ABOVE
             self.brokers[f"n{number}"] = f"{host}:{shared}"
-            self.peers[f"n{number}"] = f"{host}:{above if first else free_port(host)}"
+            self.peers[f"n{number}"] = f"{host}:{above if first else free.pop()}"
         for node in self.brokers:
             self._tasks.append(asyncio.create_task(self._keep(node)))
 
@@ -116,11 +118,13 @@ class Replicas:
             await self._names.stop()
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+def free_ports(host: str, count: int) -> list[int]:
+    """So many ports, all different, that nobody listens on now. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in held:
+            sock.bind((host, 0))
+        return [int(sock.getsockname()[1]) for sock in held]
 
 
 async def serve_replicas(settings: Settings, count: int, *, ready_file: Path | None = None) -> None:
