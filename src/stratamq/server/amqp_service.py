@@ -31,7 +31,7 @@ from stratamq.server.amqp import AmqpListener
 from stratamq.server.definitions_file import DefinitionsFile
 from stratamq.server.delivery_counts_file import DeliveryCountsFile
 from stratamq.server.management.objects import all_totals
-from stratamq.server.management.rates import Rates
+from stratamq.server.management.rates import ObjectSampler, Rates
 from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class AmqpService:
         self.config = config or QueueStoreConfig()
         self._loop = asyncio.get_running_loop()
         self.directory = data_dir / DIRECTORY
+        self._clock = clock
         self.started_ms = clock.wall_ms()
         self.store = QueueStore.open(self.directory / STORE_DIRECTORY, self.config, clock=clock)
         self._thread = ThreadPoolExecutor(1, "amqp-sync")
@@ -71,6 +72,7 @@ class AmqpService:
             limit = self.config.definitions_journal_bytes_max
             self._definitions = DefinitionsFile(self.directory, journal_bytes_max=limit)
             self.broker = AmqpBroker(self.storage, now_ms=clock.wall_ms(), streams=streams)
+            self.sampler = ObjectSampler(self.broker)
             self._counts = DeliveryCountsFile(self.directory, self.storage.counts)
             self._counts.load(self._is_kept)  # before the queues, which look at their first message
             self._load()
@@ -174,7 +176,10 @@ class AmqpService:
                     next_alarms = self._loop.time() + min(ALARM_S, self.check_alarms())
                 while self.storage.failure is None and await self._take_step():
                     pass
-                self.sample()
+                is_sampling = self.sample()
+                while is_sampling:
+                    is_sampling = self.sampler.step(self._clock.monotonic_ms())
+                    await asyncio.sleep(0)  # clients have their turns in between
             except StoreFull as error:
                 self.storage.note_full(error)
             except StoreFailed as error:
@@ -184,11 +189,17 @@ class AmqpService:
             except Exception:
                 _log.exception("housekeeping failed")
 
-    def sample(self) -> None:
-        """Take a sample for the rates, when one is due."""
-        now_ms = int(self._loop.time() * 1000)
-        if self.rates.is_due(now_ms):
-            self.rates.sample(now_ms, all_totals(self.broker))
+    def sample(self) -> bool:
+        """Take a sample for the rates of the overview, when one is due, and begin with those of single objects.
+
+        False: none is due. True: `ObjectSampler.step` is to be called until it is done.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if not self.rates.is_due(now_ms):
+            return False
+        self.rates.sample(now_ms, all_totals(self.broker))
+        self.sampler.begin()
+        return True
 
     async def _take_step(self) -> bool:
         """One bounded step of the store's housekeeping, its sync in the thread. False when there was nothing to do."""
