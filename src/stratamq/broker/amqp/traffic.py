@@ -1,8 +1,8 @@
 """What has passed through one queue, one channel or one connection since it came to be, and how fast it moves.
 
 Counting costs an addition. A rate is the difference of the last two samples: an object keeps one sample, made anew only
-when something has changed, and its rates only while it moves. That is at most some 500 bytes an object. Who takes the
-samples, and when, is not decided here.
+when something has changed, and its rates only while it moves: at most 1 KiB an object, its counters included. Who takes
+the samples, and when, is not decided here.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SAMPLE_MS: Final = 5_000
 """Between two samples, as RabbitMQ's ``collect_statistics_interval``."""
-OBJECTS_A_STEP: Final = 2_000
-"""Objects sampled in one go, which takes some two milliseconds."""
+OBJECTS_A_STEP: Final = 500
+"""Objects of each kind sampled in one go, which takes a few milliseconds."""
 
 
 class Rates:
