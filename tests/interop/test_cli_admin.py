@@ -78,6 +78,20 @@ def test_a_topic_is_made_changed_and_deleted(shell):
     wait_until("the change", lambda: shell.run("topicRoute", "-t", "Brief")["route"][0]["perm"] == 4)
     shell.run("deleteTopic", "-t", "Brief", "-c", "DefaultCluster")
     assert "Brief" not in _topics(shell)
+
+
+def test_a_static_topic_is_made_and_gets_more_queues(shell):
+    made = shell.run("updateStaticTopic", "-t", "Fixed", "-qn", "2", "-c", "DefaultCluster")["queues"]
+    assert [(row["queue"], row["physical_queue"]) for row in made] == [(0, 0), (1, 1)]
+    grown = shell.run("topic", "static", "-t", "Fixed", "-qn", "3", "-b", made[0]["broker"])["queues"]
+    assert (grown[:2], grown[2]["queue"]) == (made, 2)
+    assert "can only get more" in shell.run(
+        "topic", "static", "-t", "Fixed", "-qn", "3", "-c", "DefaultCluster", code=1
+    )
+    assert "not static" in shell.run("topic", "static", "-t", TOPIC, "-qn", "3", "-c", "DefaultCluster", code=1)
+    wait_until("the route", lambda: "Fixed" in _topics(shell))
+    (route,) = shell.run("topicRoute", "-t", "Fixed")["route"]
+    assert (route["read_queues"], route["write_queues"]) == (3, 3)
     assert "no broker" in shell.run("topicRoute", "-t", "Brief", code=1)
 
 
