@@ -45,7 +45,7 @@ from tests.interop.stores import (
     write_mix,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SYNC = {"flushDiskType": "SYNC_FLUSH", "flushConsumerOffsetInterval": 500}
 

@@ -18,7 +18,7 @@ from tests.interop.rocketmq_java.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 __all__ = ["own_target"]
 
