@@ -344,15 +344,15 @@ class Broker:
     def unsaved(self, *, with_offsets: bool) -> list[tuple[SavedValue, Any]]:
         """What has to be written to which file now; it counts as written from then on."""
         found: list[tuple[SavedValue, Any]] = []
+        if self.static_topics.is_dirty:  # before the topics: one without its mapping would pass for an ordinary one
+            self.static_topics.is_dirty = False
+            found.append((self._mappings_file, self.static_topics.as_json()))
         if self._dirty.topics:
             self._dirty.topics = False
             found.append((self._topics_file, self.topics.as_json()))
         if self._dirty.groups:
             self._dirty.groups = False
             found.append((self._groups_file, self.groups.as_json()))
-        if self.static_topics.is_dirty:
-            self.static_topics.is_dirty = False
-            found.append((self._mappings_file, self.static_topics.as_json()))
         if with_offsets:
             for file, table in self._tables:
                 if table.is_dirty:
