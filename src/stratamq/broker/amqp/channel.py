@@ -30,7 +30,7 @@ from stratamq.protocols.amqp.replies import (
     PRECONDITION_FAILED,
     AmqpError,
 )
-from stratamq.protocols.amqp.values import Table
+from stratamq.protocols.amqp.values import Table, type_name
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.connection import Session
@@ -234,6 +234,7 @@ class Channel:
         keys = [route.key]
         if facts.mentions(b"CC"):
             headers = facts.headers()
+            _check_carbon_copies(headers)
             keys += carbon_copies(headers, "CC", "BCC")
             if "BCC" in headers:
                 del headers["BCC"]
@@ -365,12 +366,12 @@ class Channel:
     def settle(self, tag: int, *, multiple: bool, ack: bool, requeue: bool) -> None:
         """An ack, nack or reject. Raises AmqpError 406 for a tag that is not outstanding."""
         unacked = self.unacked
+        is_all = multiple and tag == 0
+        if not is_all and tag not in unacked:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         if not multiple:
-            item = unacked.pop(tag, None)
-            if item is None:
-                raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            items = [item]
-        elif tag == 0:
+            items = [unacked.pop(tag)]
+        elif is_all:
             items = list(unacked.values())
             unacked.clear()
         else:
@@ -379,8 +380,6 @@ class Channel:
                 if known > tag:
                     break
                 taken.append(known)
-            if not taken:
-                raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             items = [unacked.pop(known) for known in taken]
         if self.is_tx:
             self.tx_acks.append((items, ack, requeue))
@@ -482,11 +481,22 @@ def _needs_care(facts: Facts) -> bool:
     return facts.mentions(b"CC")
 
 
+def _check_carbon_copies(headers: Table) -> None:
+    for name in ("CC", "BCC"):
+        if name in headers and not isinstance(headers[name], list):
+            wrong = f'{{unacceptable_type_in_header,"{name}",{type_name(headers[name])}}}'
+            raise AmqpError(PRECONDITION_FAILED, f"invalid message: {wrong}")
+
+
 def _check_expiration(text: str | None) -> None:
     if text is None:
         return
-    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+    number = re.match(r"[+-]?[0-9]{1,20}", text)
+    if number is None:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': no_integer")
+    if number.end() < len(text):
+        rest = text[number.end() :]
+        raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{leftover_string,\"{rest}\"}}")
     value = int(text)
     if value < 0:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")
