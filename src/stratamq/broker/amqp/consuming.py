@@ -167,7 +167,7 @@ def basic_get(channel: Channel, arguments: methods.BasicGet) -> None:
     if arguments.no_ack:
         entry.level.store.ack((entry.seq,))
     else:
-        queue.unacked += 1
+        queue.lend(entry)
         channel.unacked[tag] = Unacked(entry, queue, None, channel.broker.now_ms, tag)
     queue.schedule()
 

@@ -54,6 +54,8 @@ CARRY_BYTES: Final = 256 * KiB
 """So much is carried in one turn at least, and twice what the turn itself writes."""
 CHANGES_MAX: Final = 10_000
 """Changes of definitions in the log after which all of them are written anew."""
+_WHOLE: Final = -1
+"""Stands for a message's number where an operation holds all definitions."""
 
 
 class RecordLog(Protocol):
@@ -324,7 +326,7 @@ class QuorumStorage:
     def _make_records(self) -> tuple[list[bytes], list[int]]:
         """The bodies, and which messages are in them. What the state knows of places is set here."""
         operations: list[tuple[bytes, int, int]] = [(data, 0, 0) for data in self._opens]
-        operations += [(data, -1, 0) for data in self._encode_definitions()]
+        operations += self._encode_definitions()
         operations += [
             (encode_put(number, targets, content), number, len(content)) for number, targets, content in self._puts
         ]
@@ -343,7 +345,7 @@ class QuorumStorage:
             record = self._next_record + len(bodies)
             if number > 0:
                 self.state.place(number, record, size - content, content)
-            elif number < 0:
+            elif number == _WHOLE:
                 self.state.definitions_record = record
         bodies.append(b"".join(parts))
         for body in bodies:
@@ -351,14 +353,13 @@ class QuorumStorage:
             self._next_record += 1
         return bodies, numbers
 
-    def _encode_definitions(self) -> list[bytes]:
+    def _encode_definitions(self) -> list[tuple[bytes, int, int]]:
         found, changes = [], self._definitions
-        whole = None
         if self._has_whole:
-            whole, changes = changes[0], changes[1:]
-            found.append(encode_definitions(whole, dict(self.state.ids)))
+            found.append((encode_definitions(changes[0], dict(self.state.ids)), _WHOLE, 0))
+            changes = changes[1:]
         if changes:
-            found.append(encode_changes(changes))
+            found.append((encode_changes(changes), 0, 0))
         return found
 
     def _encode_touched(self) -> list[bytes]:
