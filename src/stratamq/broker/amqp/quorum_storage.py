@@ -309,7 +309,11 @@ class QuorumStorage:
         """Make records of what was gathered, unless enough of them are on their way."""
         if self.failure or len(self._flying) >= FLYING_TURNS:
             return
-        self._carry()
+        try:
+            self._carry()
+        except StoreError as error:
+            self.fail(f"old records cannot be emptied: {error}")
+            return
         if not self._has_gathered:
             return
         bodies, numbers = self._make_records()
