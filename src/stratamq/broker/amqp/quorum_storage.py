@@ -50,6 +50,8 @@ UNDECIDED_BYTES_MAX: Final = 64 * MiB
 """Bytes that are gathered or wait for the majority, above which publishers are held back."""
 GARBAGE_BYTES: Final = 64 * MiB
 """Records from the oldest one needed may take so much more than twice their living messages before they are emptied."""
+RECORD_BYTES: Final = 256 * KiB
+"""Length of a body that is not exceeded unless one message is longer."""
 CARRY_BYTES: Final = 256 * KiB
 """So much is carried in one turn at least, and twice what the turn itself writes."""
 CHANGES_MAX: Final = 10_000
@@ -145,9 +147,7 @@ class _Turn:
 
     __slots__ = ("end", "first", "numbers", "size", "waiting")
 
-    def __init__(
-        self, first: int, end: int, size: int, numbers: list[int], waiting: list[Callable[[], None]]
-    ) -> None:
+    def __init__(self, first: int, end: int, size: int, numbers: list[int], waiting: list[Callable[[], None]]) -> None:
         self.first = first
         self.end = end
         self.size = size
@@ -163,6 +163,8 @@ class QuorumStorage:
         self.on_synced: Callable[[int], None] = lambda number: None
         self.on_decided: Callable[[], None] = lambda: None
         """Called when something was decided: publishers may go on, and there is room for another turn."""
+        self.on_relieved: Callable[[], None] = lambda: None
+        """Called when publishers need not be held back any more."""
         self.failure = ""
         self.decided_first = 0
         """The oldest record that the last decided one needs: older ones may be deleted."""
@@ -305,6 +307,11 @@ class QuorumStorage:
     def _has_gathered(self) -> bool:
         return bool(self._opens or self._puts or self._touched or self._deletes or self._definitions)
 
+    @property
+    def _has_to_say_first(self) -> bool:
+        """Whether somebody waits for old records to be needed no more, and only a record can say so."""
+        return not self._flying and self.decided_first < self.carry_below <= self._first
+
     def propose(self) -> None:
         """Make records of what was gathered, unless enough of them are on their way."""
         if self.failure or len(self._flying) >= FLYING_TURNS:
@@ -314,7 +321,7 @@ class QuorumStorage:
         except StoreError as error:
             self.fail(f"old records cannot be emptied: {error}")
             return
-        if not self._has_gathered:
+        if not self._has_gathered and not self._has_to_say_first:
             return
         bodies, numbers = self._make_records()
         first, self._first = self._first, self.state.oldest()
@@ -339,9 +346,10 @@ class QuorumStorage:
         self._opens, self._puts, self._deletes, self._definitions = [], [], [], []
         self._touched, self._has_whole = {}, False
         bodies: list[bytes] = []
+        bytes_max = min(RECORD_BYTES, self._log.body_bytes_max)
         parts, size = [encode_header(self._first)], HEADER.size
         for data, number, content in operations:
-            if size + len(data) > self._log.body_bytes_max and len(parts) > 1:
+            if size + len(data) > bytes_max and len(parts) > 1:
                 bodies.append(b"".join(parts))
                 parts, size = parts[:1], HEADER.size
             parts.append(data)
@@ -388,11 +396,14 @@ class QuorumStorage:
             return
         for number in turn.numbers:
             self._fresh.pop(number, None)
+        was_congested = self.is_congested
         self._flying_bytes -= turn.size
         self._flying.remove(turn)
         self.decided_first, self._decided_end = turn.first, turn.end
         for release in turn.waiting:
             release()
+        if was_congested and not self.is_congested:
+            self.on_relieved()
         self.on_decided()
 
     def fail(self, reason: str) -> None:
