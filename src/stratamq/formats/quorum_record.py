@@ -1,7 +1,7 @@
 """Records of AMQP's quorum queues in a group's log: one record holds what one turn of the leader has decided.
 
-Body of a record, big-endian: magic ``AQ`` | version u8 | zero u8 | first u64 | operations. ``first`` is the offset, in the
-topic's queue, of the oldest record that a reader needs to know everything: who takes over begins there.
+Body of a record, big-endian: magic ``AQ`` | version u8 | zero u8 | first u64 | operations. ``first`` is the
+offset, in the topic's queue, of the oldest record that a reader needs to know everything: who takes over begins there.
 An operation: kind u8 | length u32 | payload of that length. Kinds and payloads: docs/formats/quorum-queues.md.
 
 A *mark* says what became of a message in one queue: bit 0 that it is with a consumer, bit 1 that it was before, the

@@ -1,4 +1,4 @@
-"""Quorum queues without a group: a state machine against a plain model, over crashes of the leader and trims of the log.
+"""Quorum queues without a group: the state machine against a plain model, over crashes of the leader and trims.
 
 The model is a dict of dicts; what of it is decided is a copy taken at each end of a turn.
 """
@@ -38,7 +38,7 @@ def leading(log: MemoryLog, term: int = 1) -> QuorumStorage:
 
 
 def contents(storage: QuorumStorage, name: str) -> list[tuple[bytes, bool, int]]:
-    """What a queue would deliver from its first message on: body, whether it is a redelivery, how often it came back."""
+    """What a queue would deliver, from its first message on: body, whether delivered before, how often it came back."""
     found = storage.open_queue(name).fetch(-1, 1_000)
     return [(stored.message.body, stored.redelivered, stored.deliveries) for stored in found]
 
