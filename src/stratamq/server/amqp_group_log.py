@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stratamq.broker.ports import CommitterSurface
 from stratamq.clock import Clock
 from stratamq.errors import OffsetOutOfRange, ServiceUnavailable
 from stratamq.formats.message import decode_record
 from stratamq.formats.quorum_record import TOPIC, decode_first
 from stratamq.logstore.store import LogStore
 from stratamq.logstore.types import GetStatus, Message, PutResult, PutStatus
+from stratamq.replication.committer import MemberCommitter
 
 QUEUE: Final = 0
 
@@ -19,7 +19,7 @@ QUEUE: Final = 0
 class GroupLog:
     """Fills `quorum_storage.RecordLog`, on the leader. Raises ServiceUnavailable while something is undecided."""
 
-    def __init__(self, store: LogStore, committer: CommitterSurface, host: bytes, clock: Clock) -> None:
+    def __init__(self, store: LogStore, committer: MemberCommitter, host: bytes, clock: Clock) -> None:
         _, queues, _ = store.retained()
         queue = queues.get((TOPIC, QUEUE))
         if queue is not None and queue.visible_offset < queue.written_offset:
@@ -48,7 +48,7 @@ class GroupLog:
             else:
                 done("")
 
-        self._committer.put([self._message(body) for body in bodies], answered)
+        self._committer.put_own([self._message(body) for body in bodies], answered)
 
     def _message(self, body: bytes) -> Message:
         return Message(

@@ -22,7 +22,7 @@ from stratamq.broker.broker import Broker
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
 from stratamq.config import FlushMode, TieredConfig
-from stratamq.errors import ConfigError, StoreError, StrataError
+from stratamq.errors import ConfigError, ServiceUnavailable, StoreError, StrataError
 from stratamq.files.durable import ConfigFile, replace_file
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
@@ -271,8 +271,12 @@ class MemberProcess:
 
     async def _open_amqp(self, broker: Broker, term: int) -> AmqpFront:
         """The AMQP side, from the group's log. Raises StoreError; ServiceUnavailable while the log is undecided."""
+        assert self.node is not None
         assert self._store is not None
-        log = GroupLog(self._store, broker.committer, broker.address.host_bytes, self._clock)
+        committer = self.node.committer
+        if committer is None:
+            raise ServiceUnavailable("this member leads no more")
+        log = GroupLog(self._store, committer, broker.address.host_bytes, self._clock)
         amqp = GroupAmqp(log, self.settings.data_dir, self._clock, self.settings.queues, on_failed=self._amqp_failed)
         await amqp.open(term)
         self._amqp = amqp
