@@ -98,6 +98,8 @@ class ReplicatedFile:
 
 def _refuse_what_groups_lack(settings: Settings) -> None:
     """Say so where somebody wants what a group does not have, instead of leaving it out. Raises ConfigError."""
+    if settings.server.amqps_port >= 0:
+        raise ConfigError("--amqps-port", settings.server.amqps_port, "left out: a group's AMQP has no TLS")
     if settings.tiered.address:
         raise ConfigError("the cold tier", settings.tiered.address, "left out: members of a group do not upload")
 
