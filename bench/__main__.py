@@ -31,6 +31,7 @@ SUITES = {
     "cleaning": "latency of sends while ten files of the log are deleted against without",
     "memory": "the broker's own memory with a large store and many connections",
     "tier": "the cold tier: sealing, reading back, against raw copies, local files, Parquet",
+    "compact": "the cold tier's small messages joined into Parquet against pyarrow alone",
     "master_slave": "sending to a master that waits for its slave, against one broker, against RocketMQ's pair",
     "timers": "a million messages waiting for their time against a heap in memory",
 }

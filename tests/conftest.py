@@ -1,4 +1,4 @@
-"""What every test gets: a watch that no test leaves a thread or a child process behind.
+"""What every test gets: a watch that no test leaves a thread, a child process or a log handler behind.
 
 The watch looks twice. After each test whatever started during its call must be gone; what fixtures of a wider scope
 keep alive (a broker for a module, a Spark session for the run) is known before the call and left in peace. When the
@@ -10,16 +10,18 @@ Test modules are found by path, not by name: two files may be called the same, a
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Generator
 
+import hypothesis
 import psutil
 import pytest
 
-# How long something that is about to end may take, before it counts as left behind.
-GRACE_SECONDS = 3.0
+# How long something that is about to end may take, before it counts as left behind. A busy machine may be slow.
+GRACE_SECONDS = 30.0
 
 # Parts of command lines of processes that end with this interpreter and belong to nobody's test: what
 # multiprocessing keeps for itself, and the JVM that PySpark keeps after a session has been stopped.
@@ -28,6 +30,17 @@ KEPT_BY_LIBRARIES = (
     "multiprocessing.forkserver",
     "org.apache.spark.deploy.SparkSubmit",
 )
+
+
+# How fast an example runs depends on who else uses the machine. Where CI is set, Hypothesis chooses the same examples
+# each time; this keeps that.
+hypothesis.settings.register_profile(
+    "patient",
+    hypothesis.settings.default,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 
 def has_children() -> bool:
@@ -71,10 +84,32 @@ def leftovers(threads_before: set[threading.Thread], children_before: set[int]) 
         time.sleep(0.02)
 
 
+def log_set_up() -> tuple[int, list[logging.Handler]]:
+    """The root logger's level and handlers, without pytest's own, which come and go with each phase of a test."""
+    return logging.root.level, [one for one in logging.root.handlers if "pytest" not in type(one).__module__]
+
+
+def take_back(level: int, handlers: list[logging.Handler]) -> list[str]:
+    """Put the root logger back, and describe what was different.
+
+    A handler that a test leaves behind writes to a stream that is closed by then, in every test that follows.
+    """
+    now_level, now_handlers = log_set_up()
+    wrong = [f"log handler {one!r}" for one in now_handlers if one not in handlers]
+    for one in now_handlers:
+        if one not in handlers:
+            logging.root.removeHandler(one)
+    if now_level != level:
+        wrong.append(f"log level {logging.getLevelName(now_level)}")
+        logging.root.setLevel(level)
+    return wrong
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Note what was alive before the test's own code ran."""
     item.stash[_BEFORE] = (set(threading.enumerate()), set(running_children()))
+    item.stash[_LOG_BEFORE] = log_set_up()
     return (yield)
 
 
@@ -83,6 +118,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test that left something running, once its fixtures have been torn down."""
     result = yield
     before = item.stash.get(_BEFORE, None)
+    if before is not None and (changed := take_back(*item.stash[_LOG_BEFORE])):
+        pytest.fail("the test left behind: " + "; ".join(changed), pytrace=False)
     # Py4J and PySpark start threads and a worker daemon on first use and keep them for the whole run.
     if before is not None and item.get_closest_marker("spark") is None:
         left = leftovers(*before)
@@ -104,3 +141,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 _BEFORE = pytest.StashKey[tuple[set[threading.Thread], set[int]]]()
+_LOG_BEFORE = pytest.StashKey[tuple[int, list[logging.Handler]]]()

@@ -405,6 +405,16 @@ class NotSupported(BrokerError):
     """A request that this broker does not serve."""
 
 
+class MappingRefused(BrokerError):
+    """A static topic's queue mapping is malformed, contradicts itself, or does not follow the known one."""
+
+
+class NotLeaderForQueue(BrokerError):
+    """A logical queue of a static topic is led by another broker; the topic's route says by which."""
+
+    retryable = True
+
+
 # --- protocols ------------------------------------------------------------------------------------------------
 
 

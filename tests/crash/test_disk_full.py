@@ -143,7 +143,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_loses_nothing_acknowledged_a
     assert refusals == 20
     assert numbers_in(store) == acknowledged
     ballast.unlink()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while (await send(committer, 9_999)).status is not PutStatus.PUT_OK:
             await committer.checkpoint()
     acknowledged.append(9_999)

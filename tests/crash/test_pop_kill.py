@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.crash.killing import run_and_kill
 from tests.crash.pop_victim import INVISIBLE_MS, open_harness, popped
 from tests.unit.server.test_pop import ack
 
-ROOT = Path(__file__).resolve().parents[2]
 START = 1_767_225_600_000
 KILLS = 10
-
-
-def run_and_kill(directory: Path, seed: int, first_ms: int, lines_before_death: int) -> list[list[str]]:
-    """Start the victim, kill it after so many lines, return all that it got out."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "tests.crash.pop_victim", str(directory), str(seed), str(first_ms)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as victim:
-        assert victim.stdout is not None
-        lines = []
-        for line in victim.stdout:
-            lines.append(line)
-            if len(lines) > lines_before_death:
-                victim.kill()
-        victim.wait()
-    assert victim.returncode == -signal.SIGKILL
-    assert lines[0] == "ready\n"
-    return [line.split() for line in lines[1:] if line.endswith("\n")]
 
 
 def drain(directory: Path, now_ms: int) -> tuple[list[str], int]:
@@ -53,12 +32,12 @@ def drain(directory: Path, now_ms: int) -> tuple[list[str], int]:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_no_message_is_lost_and_none_that_was_acknowledged_comes_again(tmp_path: Path) -> None:
     rng = random.Random(31)
     now, came_again, acked_in_all = START, 0, 0
     for seed in range(1, KILLS + 1):
-        lines = run_and_kill(tmp_path, seed, now, rng.randrange(40, 500))
+        lines = run_and_kill("pop_victim", tmp_path, seed, now, rng.randrange(40, 500))
         told = {what: {value for name, value in lines if name == what} for what in ("sent", "ack", "acked")}
         now = max(int(value) for name, value in lines if name == "clock")
         found, now = drain(tmp_path, now)

@@ -20,22 +20,22 @@ pytestmark = pytest.mark.crash
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_and_kill(directory: Path, seconds: float) -> dict[int, int]:
-    """Run the victim for a while; returns how many messages of each queue it said are durable."""
+def run_and_kill(directory: Path, lines: int, seconds: float) -> dict[int, int]:
+    """Kill the victim so long after so many lines; returns how many messages of each queue it said are durable."""
     victim = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("tier_victim.py")), str(directory)],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=subprocess.PIPE,
     )
     assert victim.stdout is not None
-    first = victim.stdout.readline()
+    said = b"".join(victim.stdout.readline() for _ in range(lines))
     time.sleep(seconds)  # the moment of the kill is what the test varies
     victim.kill()
     rest = victim.stdout.read()
     victim.wait()
     victim.stdout.close()
     acked: dict[int, int] = {}
-    for line in (first + rest).decode().splitlines():
+    for line in (said + rest).decode().splitlines():
         parts = line.split()
         if len(parts) == 2:
             acked[int(parts[0])] = int(parts[1])
@@ -48,7 +48,7 @@ def test_whatever_was_durable_is_readable_after_any_kill(tmp_path):
     acked: dict[int, int] = {}
     low = segments = 0
     for _ in range(12):
-        acked.update(run_and_kill(tmp_path, rng.random() * 1.2))
+        acked.update(run_and_kill(tmp_path, rng.randrange(1, 70), rng.random() * 0.03))
         opened = Opened(tmp_path)
         for queue in range(QUEUES):
             found = read_everything(opened.store, "T", queue, 0)

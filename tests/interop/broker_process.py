@@ -10,20 +10,22 @@ import sys
 import time
 from pathlib import Path
 
+from tests.interop.ports import free_ports
+
 START_SECONDS = 120.0
 STOP_SECONDS = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class BrokerProcess:
-    """``stratamq serve`` on free loopback ports; the ports stay the same over restarts."""
+    """``stratamq serve`` on loopback ports that stay the same over restarts, and that nobody takes meanwhile."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.data_dir = directory / "data"
         self._ready_file = directory / "ready.json"
         self._log_file = directory / "broker.log"
         self._arguments = arguments
-        self._ports = {"namesrv": 0, "broker": 0, "http": 0}
+        self._ports = dict(zip(("namesrv", "broker", "http"), free_ports(3), strict=True))
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 

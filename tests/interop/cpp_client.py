@@ -65,7 +65,7 @@ def produce(options: dict[str, Any]) -> None:
         for one in kept:
             producer.send_async(one, succeeded, failed)
         for _ in specs:
-            if not left.acquire(timeout=20):
+            if not left.acquire(timeout=150):
                 say(error="no answer")
     else:
         for number, spec in enumerate(specs):

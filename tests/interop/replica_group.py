@@ -18,7 +18,9 @@ from stratamq.replication.transport import ask
 from tests.interop.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 120.0
+WAIT_S = 150.0
+STATUS_S = 10.0
+"""How long a member may take to say how it is; a busy machine is slow, and one that is stopped never answers."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> Any:
@@ -109,7 +111,7 @@ class ReplicaGroup:
     def status(self, name: str) -> dict[str, Any]:
         """What a member says of itself; empty when it cannot be asked."""
         try:
-            return asyncio.run(asyncio.wait_for(ask(self.peers[name], {"do": "status"}), 3))
+            return asyncio.run(asyncio.wait_for(ask(self.peers[name], {"do": "status"}), STATUS_S))
         except (PeerUnreachable, TimeoutError):
             return {}
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from stratamq.findings import Severity
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import Severity
 from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketServer, Row
 from tests.interop.rocketmq_java.targets import StrataServer, wait_until
 
@@ -164,7 +164,7 @@ def consume(java: JavaClient, id: str, count: int) -> list[Row]:
         got.extend(java.poll(id, min=1, timeout_s=1))
         return len({place(row) for row in got}) >= count
 
-    wait_until(f"{count} messages at {id}", enough, timeout_s=60)
+    wait_until(f"{count} messages at {id}", enough, timeout_s=150)
     return got
 
 
@@ -197,7 +197,7 @@ def kill_under_load(java: JavaClient, broker: Broker, topic: str, *, label: str,
         "part of the load", lambda: sum(row["max"] for row in java.offsets(topic, id=watch)) >= before + count // 8
     )
     broker.kill()
-    answered = [row for row in pending.result(timeout=60) if row.get("status") == "SEND_OK"]
+    answered = [row for row in pending.result(timeout=150) if row.get("status") == "SEND_OK"]
     assert 0 < len(answered) < count, f"{len(answered)} of {count} were answered before the kill"
     for id in (watch, f"load-{label}"):
         java.stop(id)

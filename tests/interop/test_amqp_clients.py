@@ -66,7 +66,7 @@ def test_pika_publishes_gets_and_consumes(connection):
     assert (method.message_count, properties.delivery_mode, body) == (2, 2, b"")
     channel.basic_nack(method.delivery_tag)
     found = []
-    for method, _, body in channel.consume(queue, inactivity_timeout=10):
+    for method, _, body in channel.consume(queue, inactivity_timeout=100):
         assert method is not None
         found.append((body, method.redelivered))
         channel.basic_ack(method.delivery_tag)
@@ -103,7 +103,7 @@ def test_a_bad_frame_ends_its_connection_and_no_other(broker, connection):
     bad = connected(broker)
     bad._impl._transport.write(b"\x01\x00\x01\x00\x00\x00\x01x\x00")
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-        bad.process_data_events(time_limit=10)
+        bad.process_data_events(time_limit=100)
     assert caught.value.reply_code == 501
     assert channel.queue_declare("", exclusive=True).method.message_count == 0
 
@@ -125,16 +125,16 @@ def test_a_direct_reply_finds_its_way_back(connection):
     replies: list[bytes] = []
     asking.basic_consume("amq.rabbitmq.reply-to", lambda *got: replies.append(got[3]), auto_ack=True)
     asking.basic_publish("", queue, b"?", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
-    _, properties, _ = next(answering.consume(queue, auto_ack=True, inactivity_timeout=10))
+    _, properties, _ = next(answering.consume(queue, auto_ack=True, inactivity_timeout=100))
     answering.basic_publish("", properties.reply_to, b"!")
     for _ in range(100):
         if not replies:
-            connection.process_data_events(time_limit=0.1)
+            connection.process_data_events(time_limit=1)
     assert replies == [b"!"]
 
 
 async def test_aio_pika_with_exchanges_and_iterators(broker):
-    connection = await aio_pika.connect_robust(f"amqp://guest:guest@127.0.0.1:{port_of(broker)}/", timeout=10)
+    connection = await aio_pika.connect_robust(f"amqp://guest:guest@127.0.0.1:{port_of(broker)}/", timeout=100)
     async with connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=10)
@@ -162,7 +162,7 @@ def test_kombu_carries_objects(broker):
             queue.put({"number": number})
         found = []
         for _ in range(20):
-            message = queue.get(timeout=10)
+            message = queue.get(timeout=100)
             found.append(message.payload["number"])
             message.ack()
         assert found == list(range(20))
@@ -189,13 +189,17 @@ def test_what_was_confirmed_survives_a_kill_and_what_was_acknowledged_stays_gone
 
         thread = threading.Thread(target=publish)
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(120)
         connection = connected(broker)
         channel = connection.channel()
         taken = [int(channel.basic_get("work", auto_ack=True)[2]) for _ in range(100)]
-        time.sleep(0.2)  # acknowledgements are synced some milliseconds later; nobody is told when
+        wanted = len(confirmed) + 2  # what was published after the acknowledgements is synced with or after them
+        deadline = time.monotonic() + 120
+        while len(confirmed) < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         broker.kill()
-        thread.join(30)
+        thread.join(120)
         broker.start()
         with connected(broker) as connection:
             channel = connection.channel()

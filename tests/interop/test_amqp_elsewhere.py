@@ -15,9 +15,9 @@ import pytest
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.node_packages import installed
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 HERE = Path(__file__).with_name("amqplib")
-SECONDS = 60
+SECONDS = 150
 
 
 @pytest.fixture(scope="module")

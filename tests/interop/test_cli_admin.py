@@ -16,7 +16,7 @@ from stratamq.cli.main import main
 from tests.interop.rocketmq_java.runner import RocketServer
 from tests.interop.rocketmq_java.targets import StrataServer, Target, need_java, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 TOPIC, GROUP = "Cli", "cli-group"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stratamq.findings import Severity
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import Severity
 from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketServer, body_of
 from tests.interop.rocketmq_java.targets import StrataServer, file_sizes, need_java, wait_until
 from tests.interop.stores import Broker, has_route, stored

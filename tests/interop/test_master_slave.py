@@ -76,8 +76,8 @@ def ask(address: str, code: RequestCode) -> dict[str, Any]:
     """A broker's answer to a request without fields."""
 
     async def request() -> dict[str, Any]:
-        async with await RemotingClient.connect(address) as client:
-            return dict(fastjson.loads((await client.request(code))[1]))
+        async with await RemotingClient.connect(address, timeout_s=WAIT_S) as client:
+            return dict(fastjson.loads((await client.request(code, timeout_s=WAIT_S))[1]))
 
     return asyncio.run(request())
 

@@ -30,7 +30,7 @@ class Admin:
         """What it prints."""
         assert TOOL is not None
         command = [TOOL, "-H", self.host, "-P", self.port, "-f", "raw_json", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

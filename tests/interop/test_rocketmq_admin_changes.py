@@ -14,7 +14,7 @@ from tests.interop.rocketmq_java.targets import make_target, need_java, wait_unt
 from tests.interop.stores import QUEUES
 from tests.interop.test_rocketmq_admin import COUNT, GROUP, TOPIC, Admin
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 END = COUNT // QUEUES
 
@@ -105,7 +105,7 @@ def test_a_group_goes_back_and_forward(admin: Admin) -> None:
         again.extend(admin.java.poll("c", min=1, timeout_s=2))
         return len(again) >= COUNT
 
-    wait_until("the messages once more", came_again, timeout_s=60)
+    wait_until("the messages once more", came_again, timeout_s=150)
     printed = admin.rows("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)
     assert sorted(row[1:] for row in printed if row[0] == "broker-a") == [[str(q), str(END)] for q in range(QUEUES)]
     copied = admin.run("cloneGroupOffset", "-s", GROUP, "-d", "copied-group", "-t", TOPIC, "-o", "true")

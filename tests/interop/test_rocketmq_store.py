@@ -45,7 +45,7 @@ from tests.interop.stores import (
     write_mix,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 SYNC = {"flushDiskType": "SYNC_FLUSH", "flushConsumerOffsetInterval": 500}
 

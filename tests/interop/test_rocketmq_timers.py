@@ -18,7 +18,7 @@ from tests.interop.rocketmq_java.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 __all__ = ["own_target"]
 
@@ -115,7 +115,7 @@ def test_pending_messages_are_delivered_by_whoever_opens_the_store(
         before.kill() if first == "killed" else before.stop()
         after.start()
         java.push(after.namesrv, "Timed", id="c1", group="timed")
-        got = collect(java, "c1", {f"pending {n}" for n in range(30)}, timeout_s=90)
+        got = collect(java, "c1", {f"pending {n}" for n in range(30)}, timeout_s=150)
         assert len(got) == 30
         assert min(row["receivedAt"] for row in got) >= due
         java.stop("c1")

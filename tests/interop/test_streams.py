@@ -13,7 +13,7 @@ from tests.interop.cpp_world import World, bodies, specs, without_client
 
 pytestmark = [pytest.mark.interop, pytest.mark.quick, without_client]
 STREAM = {"x-queue-type": "stream"}
-SECONDS = 30.0
+SECONDS = 150.0
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.interop.broker_process import BrokerProcess
 from tests.interop.rocketmq_java.runner import CallFailed
 from tests.interop.rocketmq_java.targets import ClientKind
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 USER = "CN=worker,O=Example"
 
 
@@ -123,7 +123,7 @@ def test_rocketmq_java_clients_use_tls_and_are_refused_without(broker, tmp_path,
         assert [row.get("status") for row in rows] == ["SEND_OK"] * 20, rows
         found: set[str] = set()
         while len(found) < 20:
-            found |= {row["msgId"] for row in java.poll("c", timeout_s=60)}
+            found |= {row["msgId"] for row in java.poll("c", timeout_s=150)}
         java.producer(namesrv, id="plain", group="plain", retries=0)
         try:
             refused = java.send([{"topic": topic, "text": "no"}], id="plain")[0]

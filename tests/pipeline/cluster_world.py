@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.interop.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTOR = b"CoarseGrainedExecutorBackend"
@@ -106,7 +107,7 @@ class Processes:
         below = descendants(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(120)
         for one in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
@@ -146,10 +147,3 @@ class Processes:
         log = self.work / "worker.log"
         wait_for("the worker's registration", lambda: b"Successfully registered" in log.read_bytes(), log=log)
         return url, worker
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in taken]

@@ -55,7 +55,7 @@ def test_ctrl_c_ends_everything(tmp_path):
     out = tmp_path / "out"
     process = demo(out, 100_000)
     ready = out / "logs" / "ready.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not ready.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     started = psutil.Process(process.pid).children(recursive=True)
@@ -63,7 +63,7 @@ def test_ctrl_c_ends_everything(tmp_path):
         time.sleep(0.05)
         started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert len(started) == 5

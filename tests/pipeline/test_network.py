@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from examples.demo.processes import Processes, stop_broker
+from stratamq.errors import PeerRefused
 from stratamq.pipeline.frame import read_store
 from stratamq.pipeline.sending import Producer, Target
+from tests.interop.test_cluster import Cluster
+from tests.pipeline.cluster_world import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 QUEUES = 4
 
 
-def send(namesrv: str, topic: str, first: int, stop: int) -> None:
-    """Messages with numbers as bodies, spread over the topic's four queues."""
+def send(namesrv: str, topic: str, first: int, stop: int, *, to: str = "") -> None:
+    """Messages with numbers as bodies, spread over the topic's four queues on one broker."""
     with Producer(namesrv) as producer:
-        (address, _), *_ = producer.queues("TBW102")
+        address = to or producer.queues("TBW102")[0].address
         for queue_id in range(QUEUES):
             numbers = range(first + queue_id, stop, QUEUES)
             rows = [(n, b"%d" % n, f"TAGS\x01t{n % 3}\x02KEYS\x01k{n}\x02") for n in numbers]
@@ -82,3 +85,38 @@ def test_a_stream_over_restarts_of_the_broker_and_from_network_to_files(spark, t
     assert sum(run(spark, tmp_path, path=str(tmp_path / "data"))) == 20, "the same checkpoint over the files"
     found = Counter(row.number for row in spark.read.parquet(str(tmp_path / "out")).collect())
     assert found == Counter(range(320))
+
+
+def test_a_topic_on_two_brokers(spark, tmp_path):
+    world = Cluster(tmp_path / "cluster")
+    try:
+        namesrv = world.names("names").addresses["namesrv"]
+        brokers = [world.broker(name, namesrv).addresses["broker"] for name in ("one", "two")]
+        with Producer(namesrv) as producer:
+            known(producer, "TBW102", brokers)
+            send(namesrv, "orders", 0, 120, to=brokers[0])
+            send(namesrv, "orders", 1000, 1060, to=brokers[1])
+            known(producer, "orders", brokers)
+        frame = read_store(spark, namesrv=namesrv, topics="orders").selectExpr(
+            "cast(cast(body as string) as int) number"
+        )
+        assert sorted(row.number for row in frame.collect()) == [*range(120), *range(1000, 1060)]
+        assert sum(run(spark, tmp_path, namesrv=namesrv, maxOffsetsPerTrigger="100")) == 180
+        send(namesrv, "orders", 1060, 1100, to=brokers[1])
+        assert run(spark, tmp_path, namesrv=namesrv) == [40], "from the checkpoint, of both brokers"
+    finally:
+        world.close()
+    found = Counter(row.number for row in spark.read.parquet(str(tmp_path / "out")).collect())
+    assert found == Counter([*range(120), *range(1000, 1100)])
+
+
+def known(producer: Producer, topic: str, brokers: list[str]) -> None:
+    """Wait until the name server gives a topic's queues on all brokers."""
+
+    def there() -> bool:
+        try:
+            return {target.address for target in producer.queues(topic)} == set(brokers)
+        except PeerRefused:
+            return False
+
+    wait_for(f"{topic} on {brokers}", there)

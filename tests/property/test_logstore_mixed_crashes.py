@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -32,9 +33,7 @@ class MixedLives(Lives):
             "index_slots": self.config.index_entries // 4,  # a check finds out such a number for sure
             "batch_consume_queue_file_bytes": self.rng.choice([46, 138, 4600]),
         }
-        self.config = type(self.config)(
-            **{name: getattr(self.config, name) for name in self.config.__dataclass_fields__} | changes
-        )
+        self.config = replace(self.config, **changes)
         (directory / "config").mkdir(parents=True)
         table = {"topicConfigTable": {"C": {"attributes": {"queue.type": "BatchCQ"}}}}
         (directory / "config/topics.json").write_text(json.dumps(table))

@@ -111,6 +111,17 @@ def marks_used(tree: ast.AST) -> set[str]:
     }
 
 
+def lossy_waits(module: str, tree: ast.AST) -> list[str]:
+    """Calls of asyncio.wait_for. In Python 3.11 it forgets a cancellation that comes just as what it waits for is done,
+    and then the task that was cancelled goes on for ever, with whoever waits for its end; asyncio.timeout does not.
+    """
+    return [
+        f"{module}:{node.lineno}: asyncio.wait_for can lose a cancellation: use asyncio.timeout"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+    ]
+
+
 def sources() -> list[tuple[str, Path]]:
     """Module name and path of everything in src."""
     return [(module_name(path), path) for path in python_files("src")]
@@ -141,6 +152,10 @@ def test_every_mark_is_declared():
     declared = {line.partition(":")[0] for line in settings["tool"]["pytest"]["ini_options"]["markers"]}
     used = {(mark, str(path.relative_to(ROOT))) for path in python_files("tests") for mark in marks_used(parsed(path))}
     expect_none(sorted((mark, where) for mark, where in used if mark not in declared | BUILT_IN_MARKS))
+
+
+def test_no_wait_can_lose_a_cancellation():
+    expect_none(line for name, path in sources() for line in lossy_waits(name, parsed(path)))
 
 
 # --- the checks themselves ---------------------------------------------------------------------------------------
@@ -188,3 +203,8 @@ def test_a_long_function_is_caught():
 def test_marks_are_found():
     source = "import pytest\npytestmark = [pytest.mark.spark]\n@pytest.mark.crash(reason=1)\ndef test(): ..."
     assert marks_used(ast.parse(source)) == {"spark", "crash"}
+
+
+def test_a_lossy_wait_is_caught():
+    source = "async def f():\n    async with asyncio.timeout(1):\n        await asyncio.wait_for(x, 1)"
+    assert lossy_waits("m", ast.parse(source)) == ["m:3: asyncio.wait_for can lose a cancellation: use asyncio.timeout"]

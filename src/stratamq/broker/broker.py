@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stratamq.broker.assignments import FindQueues, queues_here
 from stratamq.broker.clients import ConsumerTable, ProducerTable
 from stratamq.broker.delays import Delays
 from stratamq.broker.filters import FilterTable
@@ -25,6 +26,7 @@ from stratamq.broker.light import (
 )
 from stratamq.broker.locks import QueueLocks
 from stratamq.broker.long_polling import WaitingPulls
+from stratamq.broker.neighbours import Neighbours, NoNeighbours
 from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.pop import Pop
 from stratamq.broker.pop_order import PopOrder
@@ -32,6 +34,7 @@ from stratamq.broker.ports import CommitterSurface, SavedTable, SavedValue, Stor
 from stratamq.broker.replica import Replica
 from stratamq.broker.request_modes import RequestModes
 from stratamq.broker.sending import Sending, UniqueKeys
+from stratamq.broker.static_topics import StaticTopics
 from stratamq.broker.statistics import Statistics, Totals
 from stratamq.broker.timers import Timers
 from stratamq.broker.topics import (
@@ -63,6 +66,7 @@ HALF_COUNTS_FILE: Final = "transactionMetrics"
 DELAYS_FILE: Final = "delayOffset.json"
 POP_ORDER_FILE: Final = "consumerOrderInfo.json"
 REQUEST_MODES_FILE: Final = "messageRequestMode.json"
+MAPPINGS_FILE: Final = "topicQueueMapping.json"
 
 
 @dataclass(slots=True)
@@ -133,6 +137,8 @@ class Broker:
         self.is_accepting = True
         """False while the broker stops: sends are refused, pulls no longer wait."""
         self.replica = Replica()
+        self.neighbours: Neighbours = NoNeighbours()
+        self.find_queues: FindQueues = queues_here(config.broker_name, lambda topic: self.topics.find(topic))
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
@@ -145,6 +151,10 @@ class Broker:
             auto_create=config.auto_create_groups,
             wall_ms=clock.wall_ms,
             on_change=self._groups_changed,
+        )
+        self._mappings_file = open_file(MAPPINGS_FILE)
+        self.static_topics = StaticTopics(
+            self._mappings_file.load(), broker_name=config.broker_name, wall_ms=clock.wall_ms
         )
         self._open_offsets(is_light=is_light)
         self.filters = FilterTable(open_file(FILTERS_FILE).load(), wall_ms=clock.wall_ms)
@@ -275,6 +285,7 @@ class Broker:
 
         Blocks while the store removes the queues' files. Harmless when it is not there.
         """
+        self.static_topics.delete(topic)
         if self.topics.delete(topic):
             self._dirty.topics = True
         self.offsets.delete_topic(topic)
@@ -294,6 +305,7 @@ class Broker:
 
         Queues of topics that are gone stay in the store: records of a new topic of that name may lie in them already.
         """
+        self.static_topics.adopt(stored)
         changed = self.topics.adopt(stored)
         if changed is not None:
             self._dirty.topics = True
@@ -336,6 +348,9 @@ class Broker:
         if self._dirty.groups:
             self._dirty.groups = False
             found.append((self._groups_file, self.groups.as_json()))
+        if self.static_topics.is_dirty:
+            self.static_topics.is_dirty = False
+            found.append((self._mappings_file, self.static_topics.as_json()))
         if with_offsets:
             for file, table in self._tables:
                 if table.is_dirty:
@@ -345,12 +360,12 @@ class Broker:
 
     @property
     def has_unsaved_tables(self) -> bool:
-        """Whether topics or groups changed since they were written."""
-        return self._dirty.topics or self._dirty.groups
+        """Whether topics, their queue mappings or groups changed since they were written."""
+        return self._dirty.topics or self._dirty.groups or self.static_topics.is_dirty
 
     def mark_unsaved(self) -> None:
         """A write failed: everything counts as unsaved again."""
-        self._dirty.topics = self._dirty.groups = True
+        self._dirty.topics = self._dirty.groups = self.static_topics.is_dirty = True
         for _, table in self._tables:
             table.is_dirty = True
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from stratamq.broker.copies import copy_of
 from stratamq.broker.ports import CommitterSurface, StoreSurface
 from stratamq.broker.topics import SCHEDULE_TOPIC
 from stratamq.broker.versions import DataVersion
 from stratamq.formats import properties as names
-from stratamq.formats.message import SYS_TRANSACTION_MASK, Record, decode_record
+from stratamq.formats.message import Record, decode_records
 from stratamq.formats.properties import decode_properties, encode_properties, find_property
 from stratamq.logstore.types import GetStatus, Message, PutResult, PutStatus
 
@@ -47,7 +48,6 @@ RETRY_PAUSE_MS: Final = 1_000
 BATCH: Final = 32
 CLOCK_STEP_MS: Final = 60_000
 """A message stored so far in the future was stored before the clock was set back."""
-_HOST_FLAGS: Final = 0x30
 
 
 class _Level:
@@ -142,7 +142,7 @@ class Delays:
             return
         delivery = _Delivery(level.offset)
         due: list[tuple[Message, int]] = []
-        for record in _records(found.records):
+        for record in decode_records(found.records):
             due_ms = record.store_timestamp + level.delay_ms
             if record.store_timestamp > now_ms + CLOCK_STEP_MS:
                 due_ms = now_ms  # the clock was set back far: better too early than in months
@@ -202,17 +202,6 @@ class Delays:
         return {"dataVersion": self.version.as_json(), "offsetTable": dict(sorted(offsets.items()))}
 
 
-def _records(views: Sequence[memoryview]) -> list[Record]:
-    found = []
-    for view in views:
-        at = 0
-        while at < len(view):
-            record = decode_record(view[at:])
-            found.append(record)
-            at += record.size
-    return found
-
-
 def _real_message(record: Record) -> Message | None:
     """The message as it is to be delivered; None for one that does not say where it belongs."""
     topic = find_property(record.properties, names.REAL_TOPIC)
@@ -222,14 +211,4 @@ def _real_message(record: Record) -> Message | None:
     known = decode_properties(record.properties)
     for name in (names.DELAY, names.REAL_TOPIC, names.REAL_QID):
         known.pop(name, None)
-    return Message(
-        topic=topic,
-        queue_id=int(queue_id),
-        body=record.body,
-        properties=encode_properties(known),
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~(_HOST_FLAGS | SYS_TRANSACTION_MASK),
-        reconsume_times=record.reconsume_times,
-    )
+    return copy_of(record, topic=topic, queue_id=int(queue_id), properties=encode_properties(known))

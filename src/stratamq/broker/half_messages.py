@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from stratamq.broker.copies import copy_of
 from stratamq.broker.topics import HALF_OP_TOPIC, HALF_TOPIC
 from stratamq.errors import MessageIllegal
 from stratamq.formats import properties as names
@@ -32,7 +33,6 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 MARK_TAG: Final = "d"
-_HOST_FLAGS: Final = 0x30
 _NOT_FOR_HALVES: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
@@ -125,10 +125,9 @@ def real_place(record: Record) -> tuple[str, int] | None:
 
 def committed_message(record: Record, topic: str, queue_id: int) -> Message:
     """The message that a commit delivers. Its properties stay as they are, as RocketMQ leaves them."""
-    message = _copy(record, topic, queue_id, record.properties)
+    message = copy_of(record, topic=topic, queue_id=queue_id, properties=record.properties)
     message.sys_flag |= SYS_TRANSACTION_COMMIT
     message.prepared_transaction_offset = record.physical_offset
-    message.wait_for_sync = True
     return message
 
 
@@ -142,24 +141,7 @@ def half_again(record: Record, *, topic: str = HALF_TOPIC, check_times: int | No
         known[PREPARED_QUEUE_OFFSET] = str(half_of(record).first)
     if check_times is not None:
         known[CHECK_TIMES] = str(check_times)
-    message = _copy(record, topic, 0, encode_properties(known))
-    message.wait_for_sync = True
-    return message
-
-
-def _copy(record: Record, topic: str, queue_id: int, properties: str) -> Message:
-    return Message(
-        topic=topic,
-        queue_id=queue_id,
-        body=record.body,
-        properties=properties,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~(_HOST_FLAGS | SYS_TRANSACTION_MASK),
-        reconsume_times=record.reconsume_times,
-        wait_for_sync=False,
-    )
+    return copy_of(record, topic=topic, queue_id=0, properties=encode_properties(known))
 
 
 def question_body(record: Record) -> bytes:

@@ -13,14 +13,14 @@ Source: apache/rocketmq broker/.../PopReviveService.java.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from stratamq.broker.offsets import OffsetTable
 from stratamq.broker.pop_records import is_from_timer
 from stratamq.broker.ports import StoreSurface
 from stratamq.formats import properties as names
-from stratamq.formats.message import Record, decode_record
+from stratamq.formats.message import Record, decode_record, decode_records
 from stratamq.formats.properties import find_property
 from stratamq.logstore.types import GetStatus
 
@@ -88,7 +88,7 @@ class ReviveReader:
                 return True
             self._next[queue] = found.next_offset
             return False
-        for record in records_of(found.records):
+        for record in decode_records(found.records):
             self._next[queue] = record.queue_offset + 1
             take(record, queue)
         return self._next[queue] >= found.max_offset
@@ -111,7 +111,7 @@ class ReviveReader:
             begin, end = self._gaps[0]
             found = self._store.get(self._topic, OWN_QUEUE, begin, min(BATCH, end - begin))
             if found.status is GetStatus.FOUND:
-                for record in records_of(found.records):
+                for record in decode_records(found.records):
                     take(record, OWN_QUEUE)
                     begin = record.queue_offset + 1
             elif found.status in _AT_END:
@@ -132,15 +132,3 @@ class ReviveReader:
                 last = min(last, self._gaps[0][0] - 1)
             if last >= 0 and self._offsets.find(GROUP, self._topic, queue) != last:
                 self._offsets.commit(GROUP, self._topic, queue, last)
-
-
-def records_of(views: Sequence[memoryview]) -> list[Record]:
-    """The records of a read, one after the other."""
-    found = []
-    for view in views:
-        at = 0
-        while at < len(view):
-            record = decode_record(view, at)
-            found.append(record)
-            at += record.size
-    return found

@@ -1,13 +1,12 @@
-"""Whether a group pulls a topic's queues or pops from all of them, and who gets which queue when the broker decides.
+"""Whether a group pulls a topic's queues or pops from all of them.
 
 Kept in ``config/messageRequestMode.json``.
 
-Source: apache/rocketmq broker/.../MessageRequestModeManager.java, QueryAssignmentProcessor.java.
+Source: apache/rocketmq broker/.../MessageRequestModeManager.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from stratamq.errors import InvalidArgument
@@ -54,13 +53,3 @@ class RequestModes:
             row = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
             table.setdefault(topic, {})[group] = row
         return {"messageRequestModeMap": table}
-
-
-def average(queues: Sequence[int], members: Sequence[str], member: str) -> list[int]:
-    """The queues of one member when they are shared evenly in order; none for who is no member."""
-    if member not in members:
-        return []
-    place = sorted(members).index(member)
-    share, more = divmod(len(queues), len(members))
-    begin = place * share + min(place, more)
-    return list(queues[begin : begin + share + (place < more)])

@@ -14,12 +14,11 @@ from typing import Final
 
 from stratamq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from stratamq.formats import properties as names
-from stratamq.formats.message import Record
+from stratamq.formats.message import SYS_HOSTS_V6, Record
 from stratamq.formats.properties import decode_properties, encode_properties
 from stratamq.logstore.types import Message
 
 FIRST_RETRY_LEVEL: Final = 3
-_HOST_FLAGS: Final = 0x30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,6 @@ def retry_copy(record: Record, *, topic: str, queue_id: int, message_id: str) ->
         born_timestamp=record.born_timestamp,
         born_host=record.born_host,
         flag=record.flag,
-        sys_flag=record.sys_flag & ~_HOST_FLAGS,
+        sys_flag=record.sys_flag & ~SYS_HOSTS_V6,
         reconsume_times=record.reconsume_times + 1,
     )

@@ -9,18 +9,15 @@ Source: apache/rocketmq broker/.../AbstractSendMessageProcessor.java, SendMessag
 from __future__ import annotations
 
 import random
-from typing import Final
 
 from stratamq.broker.half_messages import is_half
 from stratamq.broker.topics import PERM_WRITE, UNSENDABLE_TOPICS, TopicConfig, TopicTable, check_topic_name
 from stratamq.errors import AccessDenied, MessageIllegal, MessageTooLarge, QueueNotFound
 from stratamq.formats import properties as names
-from stratamq.formats.message import SYS_TRANSACTION_MASK
+from stratamq.formats.message import SYS_HOSTS_V6, SYS_TRANSACTION_MASK
 from stratamq.formats.properties import decode_properties, encode_properties, find_property
 from stratamq.logstore.types import Message
 from stratamq.units import Buffer
-
-_HOST_FLAGS: Final = 0x30
 
 
 class UniqueKeys:
@@ -143,7 +140,7 @@ class Sending:
             born_timestamp=born_timestamp,
             born_host=born_host,
             flag=flag,
-            sys_flag=sys_flag & ~_HOST_FLAGS,
+            sys_flag=sys_flag & ~SYS_HOSTS_V6,
             reconsume_times=reconsume_times,
             wait_for_sync="WAIT\x01false" not in properties or find_property(properties, names.WAIT) != "false",
         )

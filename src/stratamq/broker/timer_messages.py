@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from stratamq.broker.copies import copy_of
 from stratamq.broker.topics import TIMER_TOPIC
 from stratamq.errors import MessageIllegal
 from stratamq.formats import properties as names
-from stratamq.formats.message import SYS_TRANSACTION_MASK, Record
+from stratamq.formats.message import Record
 from stratamq.formats.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties, find_property
 from stratamq.logstore.types import Message
 
 _UNITS_MS: Final = {names.TIMER_DELAY_SEC: 1_000, names.TIMER_DELAY_MS: 1, names.TIMER_DELIVER_MS: 0}
 """The properties that ask for a time, the strongest first; 0 stands for a point in time."""
-_HOST_FLAGS: Final = 0x30
 _DIGITS_MAX: Final = 19
 
 
@@ -80,7 +80,7 @@ def delivered_message(record: Record, enqueued_ms: int, now_ms: int) -> Message 
     if topic is None or queue_id is None or queue_id < 0:
         return None
     noted = {names.TIMER_ENQUEUE_MS: str(enqueued_ms), names.TIMER_DEQUEUE_MS: str(now_ms)}
-    return _again(record, topic, queue_id, _with(known, noted))
+    return copy_of(record, topic=topic, queue_id=queue_id, properties=_with(known, noted), wait_for_sync=False)
 
 
 def rolled_message(record: Record, enqueued_ms: int, now_ms: int) -> Message:
@@ -92,28 +92,13 @@ def rolled_message(record: Record, enqueued_ms: int, now_ms: int) -> Message:
         names.TIMER_ROLL_TIMES: str(times + 1),
         names.TIMER_DEQUEUE_MS: str(now_ms),
     }
-    return _again(record, TIMER_TOPIC, 0, _with(known, noted))
+    return copy_of(record, topic=TIMER_TOPIC, queue_id=0, properties=_with(known, noted), wait_for_sync=False)
 
 
 def _with(known: dict[str, str], noted: dict[str, str]) -> str:
     """The properties with what is noted; without it when there is no room: a message counts more than a note."""
     text = encode_properties(known | noted)
     return text if len(text.encode()) <= PROPERTIES_BYTES_MAX else encode_properties(known)
-
-
-def _again(record: Record, topic: str, queue_id: int, properties: str) -> Message:
-    return Message(
-        topic=topic,
-        queue_id=queue_id,
-        body=record.body,
-        properties=properties,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~(_HOST_FLAGS | SYS_TRANSACTION_MASK),
-        reconsume_times=record.reconsume_times,
-        wait_for_sync=False,
-    )
 
 
 def _number(text: str) -> int | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -42,7 +42,7 @@ from stratamq.broker.ports import CommitterSurface, StoreSurface
 from stratamq.broker.topics import CHECK_MAX_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from stratamq.config import BrokerConfig, RetentionConfig
 from stratamq.errors import CorruptionError, FlowControlled, ServiceUnavailable
-from stratamq.formats.message import Record, decode_record
+from stratamq.formats.message import Record, decode_record, decode_records
 from stratamq.logstore.types import Appended, GetStatus, Message, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Transactions:
                 self._read = found.next_offset
             return found.status in _AT_END
         end = self._store.max_offset(HALF_TOPIC, 0)
-        for record in _records(found.records):
+        for record in decode_records(found.records):
             self._read = record.queue_offset + 1
             offsets = [offset for offset in marked_offsets(record) if offset < end]
             for offset in offsets:
@@ -194,7 +194,7 @@ class Transactions:
                 else:
                     self._back_at = found.next_offset
                 continue
-            for record in _records(found.records):
+            for record in decode_records(found.records):
                 self._back_at = record.queue_offset + 1
                 place = real_place(record)
                 if place is not None and self._table.learn(half_of(record)) and record.queue_offset < self._back_end:
@@ -338,14 +338,3 @@ class Transactions:
     def _end_round(self, now_ms: int) -> None:
         self._round_end = None
         self._check_due_ms = now_ms + self.config.transaction_check_interval_ms
-
-
-def _records(views: Sequence[memoryview]) -> list[Record]:
-    found = []
-    for view in views:
-        at = 0
-        while at < len(view):
-            record = decode_record(view, at)
-            found.append(record)
-            at += record.size
-    return found

@@ -41,6 +41,9 @@ COMMANDS: Final = {
     "store": Lazy(
         "stratamq.cli.store:store", "Look into a store: inspect, check, dump, query; keep it small: clean, forecast."
     ),
+    "queue-store": Lazy(
+        "stratamq.cli.queue_store:queue_store", "Look into the store of AMQP's durable queues: inspect, check."
+    ),
     "raft": Lazy("stratamq.cli.raft:raft", "Replication groups: status, transfer, add, remove, check."),
     "tier": Lazy("stratamq.cli.tier:tier", "Look into a cold tier, and look after it."),
     "pipeline": Lazy("stratamq.cli.pipeline:pipeline", "Bulk work on a store directory, done by Spark."),

@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from stratamq.cli.serve import failed, process_options, set_up_logging
-from stratamq.config import ServerConfig
+from stratamq.config import ServerConfig, TlsConfig
 from stratamq.errors import ConfigError, StrataError
 from stratamq.server.broker_conf import build, read_broker_conf
 from stratamq.server.namesrv_process import serve_names
-from stratamq.server.tls_config import TlsConfig
 
 
 @click.command()

@@ -11,13 +11,20 @@ from typing import Any
 
 import click
 
-from stratamq.config import BrokerConfig, QueueStoreConfig, RetentionConfig, ServerConfig, StoreConfig, TieredConfig
+from stratamq.config import (
+    BrokerConfig,
+    HaConfig,
+    QueueStoreConfig,
+    RetentionConfig,
+    ServerConfig,
+    StoreConfig,
+    TieredConfig,
+    TlsConfig,
+)
 from stratamq.errors import ConfigError, StrataError
-from stratamq.replication.ha_config import HaConfig
 from stratamq.server.broker_conf import BrokerConf, build, read_broker_conf
-from stratamq.server.lifecycle import Settings
 from stratamq.server.lifecycle import serve as run_server
-from stratamq.server.tls_config import TlsConfig
+from stratamq.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 LEVELS = ("debug", "info", "warning", "error")

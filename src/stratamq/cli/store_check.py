@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from stratamq.cli.output import Item, Kind, Printer, output_options, progress_shown
 from stratamq.errors import CorruptionError
+from stratamq.findings import Finding, Severity
 from stratamq.logstore.check import CheckReport, check_store
-from stratamq.logstore.findings import Severity
 
 SUMMARY = (
     Item("path", "store"),
@@ -75,13 +76,17 @@ def show_check(report: CheckReport, printer: Printer) -> None:
         totals[Severity.WARNING],
     )
     printer.facts("summary", "Checked", list(zip(SUMMARY, values, strict=True)))
-    counts = [(severity.value, kind, count) for (severity, kind), count in report.counts.items()]
-    printer.table("counts", "Findings", COUNTS, sorted(counts))
-    rows = [(finding.severity.value, *finding[1:]) for finding in report.findings]
-    printer.blocks("findings", "The first of each kind", FINDINGS, rows)
-    if report.is_damaged:
+    show_findings(report.counts, report.findings, printer)
+
+
+def show_findings(counts: Mapping[tuple[Severity, str], int], findings: Sequence[Finding], printer: Printer) -> None:
+    """Print what was found, and in one sentence what it comes to."""
+    rows = [(severity.value, kind, count) for (severity, kind), count in counts.items()]
+    printer.table("counts", "Findings", COUNTS, sorted(rows))
+    printer.blocks("findings", "The first of each kind", FINDINGS, [(one.severity.value, *one[1:]) for one in findings])
+    if any(severity is Severity.ERROR for severity, _ in counts):
         printer.remark("The store is damaged.")
-    elif report.counts:
+    elif counts:
         printer.remark("Nothing is damaged.")
     else:
         printer.remark("Everything is as it should be.")

@@ -160,6 +160,16 @@ def status(target: Target, data_dir: Path | None, printer: Printer, quiet: bool)
     printer.table("queues", "queues", QUEUES, rows)
     for (topic, queue_id), error in everything.broken.items():
         printer.remark(f"{topic}/{queue_id}: {error}")
+    for topic in _left_out(data_dir) if data_dir is not None else ():
+        printer.remark(f"topic {topic} stays in local files alone: it has queue.type=BatchCQ.")
+
+
+def _left_out(data_dir: Path) -> list[str]:
+    """Topics that the tier would take, were their records not of many messages each."""
+    from stratamq.logstore.listing import list_batch_queues
+    from stratamq.tiered.planning import is_tiered
+
+    return sorted({key.topic for key, _ in list_batch_queues(str(data_dir)) if is_tiered(key.topic, TieredConfig())})
 
 
 def _local_ends(data_dir: Path) -> dict[tuple[str, int], tuple[int, int]]:

@@ -104,20 +104,33 @@ def inner_span(properties: str, queue_offset: int) -> tuple[int, int]:
     return queue_offset, 1
 
 
-def inner_properties(body: Buffer) -> Iterator[str]:
-    """The properties of each message in the body of an inner batch, as far as it can be read."""
+class InnerMessage(NamedTuple):
+    """One message in the body of an inner batch; views into it."""
+
+    flag: int
+    body: memoryview
+    properties: memoryview
+
+
+def inner_messages(body: Buffer) -> Iterator[InnerMessage]:
+    """The messages in the body of an inner batch, as far as it can be read: the caller knows how many there must be."""
     view = memoryview(body)
     at = 0
     while at + _ENTRY.size <= len(view):
-        size, _, _, _, body_bytes = _ENTRY.unpack_from(view, at)
+        size, _, _, flag, body_bytes = _ENTRY.unpack_from(view, at)
         start = at + _ENTRY.size + body_bytes
         if body_bytes < 0 or size < _ENTRY.size + 2 + body_bytes or at + size > len(view):
             return
         length = int.from_bytes(view[start : start + 2], "big")
         if start + 2 + length > at + size:
             return
-        yield str(view[start + 2 : start + 2 + length], "utf-8", "replace")
+        yield InnerMessage(flag, view[start - body_bytes : start], view[start + 2 : start + 2 + length])
         at += size
+
+
+def inner_properties(body: Buffer) -> Iterator[str]:
+    """The properties of each message in the body of an inner batch, as far as it can be read."""
+    return (str(message.properties, "utf-8", "replace") for message in inner_messages(body))
 
 
 def _is_number(text: str, digits_max: int) -> bool:

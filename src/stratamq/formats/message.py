@@ -35,6 +35,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -60,6 +61,7 @@ SYS_TRANSACTION_COMMIT: Final = 0x8
 SYS_TRANSACTION_ROLLBACK: Final = 0xC
 SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
+SYS_HOSTS_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 SYS_NEED_UNWRAP: Final = 0x40
 SYS_INNER_BATCH: Final = 0x80
 SYS_COMPRESSION_MASK: Final = 0x700
@@ -82,9 +84,8 @@ _HEAD_BY_SYS_FLAG: Final = {
     0: HEAD_V4,
     SYS_BORN_HOST_V6: struct.Struct(">iiiiiqqiq20sq8siqi"),
     SYS_STORE_HOST_V6: struct.Struct(">iiiiiqqiq8sq20siqi"),
-    SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6: struct.Struct(">iiiiiqqiq20sq20siqi"),
+    SYS_HOSTS_V6: struct.Struct(">iiiiiqqiq20sq20siqi"),
 }
-_HOST_FLAGS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
@@ -117,12 +118,12 @@ def body_crc(body: Buffer) -> int:
 
 def head_bytes(sys_flag: int) -> int:
     """Where the body of a record with this sys flag begins: 88, 100 or 112."""
-    return _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS].size
+    return _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6].size
 
 
 def head_struct(sys_flag: int) -> struct.Struct:
     """The fixed fields, up to and with the body length, of records with this sys flag's host kinds."""
-    return _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS]
+    return _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +211,12 @@ def encode_record(
 
     Raises struct.error when a number does not fit its field: callers check lengths before (`record_size`).
     """
-    sys_flag &= ~_HOST_FLAGS
+    sys_flag &= ~SYS_HOSTS_V6
     if len(born_host) == 20:
         sys_flag |= SYS_BORN_HOST_V6
     if len(store_host) == 20:
         sys_flag |= SYS_STORE_HOST_V6
-    head = _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS]
+    head = _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6]
     body_bytes = len(body)
     topic_part = encode_topic(topic)
     size = head.size + body_bytes + len(topic_part) + 2 + len(properties)
@@ -260,7 +261,7 @@ def decode_record(data: Buffer, position: int = 0) -> Record:
         struct.error, ValueError: The bytes are no record, or end inside it.
     """
     sys_flag = _I32.unpack_from(data, position + SYS_FLAG_AT)[0]
-    head = _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS]
+    head = _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6]
     fields = head.unpack_from(data, position)
     body_at = position + head.size
     topic_at = body_at + fields[14]
@@ -293,13 +294,26 @@ def decode_record(data: Buffer, position: int = 0) -> Record:
     )
 
 
+def decode_records(pieces: Iterable[Buffer]) -> Iterator[Record]:
+    """Decode records that lie back to back in each of some pieces, such as those that a read of a queue found.
+
+    Each is decoded when it is asked for; what `decode_record` says of its caller holds here too.
+    """
+    for data in pieces:
+        position = 0
+        while position < len(data):
+            record = decode_record(data, position)
+            yield record
+            position += record.size
+
+
 def properties_text(data: Buffer, position: int = 0) -> str:
     """The property string of the record at ``position``; of a checked record, as for `decode_record`, and as there.
 
     Cost: about 1 us; the body is not touched.
     """
     sys_flag = _I32.unpack_from(data, position + SYS_FLAG_AT)[0]
-    body_at = position + _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS].size
+    body_at = position + _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6].size
     topic_at = body_at + _I32.unpack_from(data, body_at - 4)[0]
     if _I32.unpack_from(data, position + MAGIC_AT)[0] == MAGIC_V2:
         properties_at = topic_at + 2 + _I16.unpack_from(data, topic_at)[0] + 2
@@ -354,7 +368,7 @@ def check_record(
     if size > room:
         return Checked(0, False, Flaw("truncated", position, f"at most {room} bytes", f"{size} bytes"))
     sys_flag = _I32.unpack_from(data, position + SYS_FLAG_AT)[0]
-    head = _HEAD_BY_SYS_FLAG[sys_flag & _HOST_FLAGS]
+    head = _HEAD_BY_SYS_FLAG[sys_flag & SYS_HOSTS_V6]
     flaw = _flaw_of_parts(data, position, size, magic, head.size)
     if flaw is not None:
         return Checked(0, False, flaw)

@@ -31,6 +31,7 @@ from stratamq.formats.message import (
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
     SYS_BORN_HOST_V6,
+    SYS_HOSTS_V6,
     SYS_STORE_HOST_V6,
     TOPIC_V1_BYTES_MAX,
 )
@@ -60,7 +61,6 @@ _HEAD_FIELDS: Final = (
     ("body_bytes", ">i4"),
 )
 HEAD_DTYPE: Final = np.dtype(list(_HEAD_FIELDS))
-_HOST_FLAGS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
 # Flaw codes of `check_records`; the gravest stands. OFFSET is the only one with which the frame itself is whole.
 OK: Final = 0
@@ -127,9 +127,9 @@ def gather_heads(log: Bytes, positions: Ints) -> Heads:
     # As plain bytes first: NumPy moves those with one memcpy a record, a structured type field by field.
     raw = window(log, f"V{HEAD_V4.size}")[positions]
     heads = raw.view(HEAD_DTYPE)
-    host_flags = heads["sys_flag"] & _HOST_FLAGS
+    host_flags = heads["sys_flag"] & SYS_HOSTS_V6
     if host_flags.any():
-        for kind in (SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, _HOST_FLAGS):
+        for kind in (SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, SYS_HOSTS_V6):
             rows = np.flatnonzero(host_flags == kind)
             if rows.size:
                 _refill_behind_hosts(log, positions[rows], heads, rows, kind)
@@ -230,7 +230,7 @@ def _parts_of(log: Bytes, positions: Ints, heads: Heads, framed: Mask) -> tuple[
     """
     sys_flag = heads["sys_flag"]
     body_at = positions + HEAD_V4.size
-    if (sys_flag & _HOST_FLAGS).any():
+    if (sys_flag & SYS_HOSTS_V6).any():
         for flag in (SYS_BORN_HOST_V6, SYS_STORE_HOST_V6):
             body_at[(sys_flag & flag) != 0] += IPV6_EXTRA_BYTES
     record_end = positions + heads["size"]

@@ -20,6 +20,7 @@ from stratamq.formats.message import (
     CRC_MASK,
     HEAD_V4,
     SYS_BORN_HOST_V6,
+    SYS_HOSTS_V6,
     SYS_INNER_BATCH,
     SYS_NEED_UNWRAP,
     SYS_STORE_HOST_V6,
@@ -39,7 +40,6 @@ from stratamq.units import Buffer
 
 CLOCK_STEP_MS: Final = 3_000
 """The clock may step back so far without store times doing so too; a larger step is believed."""
-_HOST_FLAGS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _I32_MAX: Final = 2**31 - 1
 _I64_MAX: Final = 2**63 - 1
 
@@ -252,7 +252,7 @@ class Batch:
             queue.pending += UNIT.pack(position, size, code)
             queue.codes.append(code)
         born_host = message.born_host
-        sys_flag = sys_flag & ~_HOST_FLAGS | self._store_flag
+        sys_flag = sys_flag & ~SYS_HOSTS_V6 | self._store_flag
         if len(born_host) == 20:
             sys_flag |= SYS_BORN_HOST_V6
         head = head_struct(sys_flag) if sys_flag else HEAD_V4

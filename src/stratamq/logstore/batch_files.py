@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,10 @@ from stratamq.formats.batch_consume_queue import (
 from stratamq.logstore import layout, listing
 from stratamq.logstore.listing import Stream
 from stratamq.logstore.queue_files import first_false
-from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
+from stratamq.logstore.snapshot import QueueRange, StoreFiles, StoreSnapshot
 from stratamq.logstore.types import QueueKey
+
+_PAGE_UNITS: Final = 1 << 20
 
 
 class BatchStream:
@@ -66,12 +69,21 @@ class BatchStream:
         return 0
 
 
-def open_batches(snapshot: StoreSnapshot, topic: str, queue_id: int) -> BatchStream:
+def is_batch_queue(root: Path, topic: str, queue_id: int) -> bool:
+    """Whether a store has files of a queue of batches by that name. Cost: one look at a directory."""
+    return bool(listing.list_stream(_directory(root, topic, queue_id), multiple_of=BATCH_UNIT_BYTES).files)
+
+
+def _directory(root: Path, topic: str, queue_id: int) -> str:
+    return str(root / layout.BATCH_CONSUME_QUEUE / topic / str(queue_id))
+
+
+def open_batches(store: StoreFiles, topic: str, queue_id: int) -> BatchStream:
     """The files of a queue of batches. Raises QueueNotFound, StrayFile, BadLength."""
-    directory = snapshot.path / layout.BATCH_CONSUME_QUEUE / topic / str(queue_id)
-    if not directory.is_dir():
-        raise QueueNotFound(f"{snapshot.path} has no queue of batches {queue_id} of topic {topic}")
-    stream = listing.list_stream(str(directory), multiple_of=BATCH_UNIT_BYTES)
+    directory = _directory(store.path, topic, queue_id)
+    if not os.path.isdir(directory):
+        raise QueueNotFound(f"{store.path} has no queue of batches {queue_id} of topic {topic}")
+    stream = listing.list_stream(directory, multiple_of=BATCH_UNIT_BYTES)
     if stream.problems:
         raise stream.problems[0]
     return BatchStream(stream)
@@ -115,13 +127,50 @@ def believed(snapshot: StoreSnapshot, key: QueueKey, stream: BatchStream) -> Bel
     return Believed(first_false(0, end, lambda number: stream.unit(number).physical_offset < low), end)
 
 
+class BelievedBatches:
+    """The units of one queue of batches that the log bears out, fixed when this is made. Offsets are of messages."""
+
+    def __init__(self, snapshot: StoreSnapshot, topic: str, queue_id: int) -> None:
+        """Search them; see `believed` for the cost. Raises QueueNotFound, StrayFile, BadLength."""
+        stream = open_batches(snapshot, topic, queue_id)
+        first, end = believed(snapshot, QueueKey(topic, queue_id), stream)
+        self._stream, self._first, self._end = stream, first, end
+        stop = stream.unit(end - 1).end_offset if end else 0
+        start = stream.unit(first).base_offset if first < end else stop
+        self.range = QueueRange(topic, queue_id, start, stop, stream.count - end)
+
+    def units(self, lo: int, hi: int) -> npt.NDArray[Any]:
+        """The units that hold the messages ``[lo, hi)``, an array of `BATCH_UNIT_DTYPE`. Raises OffsetOutOfRange."""
+        return self._stream.units(*self._numbers(lo, hi))
+
+    def bytes_of(self, lo: int, hi: int) -> int:
+        """Bytes of the records that hold the messages ``[lo, hi)``. Raises OffsetOutOfRange."""
+        start, stop = self._numbers(lo, hi)
+        size = 0
+        for at in range(start, stop, _PAGE_UNITS):
+            size += int(self._stream.units(at, min(at + _PAGE_UNITS, stop))["size"].sum(dtype=np.int64))
+        return size
+
+    def _numbers(self, lo: int, hi: int) -> tuple[int, int]:
+        topic, queue_id, low, high, _ = self.range
+        for asked in (lo, hi):
+            if not low <= asked <= high:
+                raise OffsetOutOfRange(asked, low, high, where=f"topic {topic}, queue {queue_id}")
+        start = self._number_where(lambda unit: unit.end_offset > lo)
+        return start, max(start, self._number_where(lambda unit: unit.base_offset >= hi))
+
+    def offset_where(self, holds: Callable[[BatchUnit], bool]) -> int:
+        """Offset of the first message whose unit fulfils ``holds``, else the queue's end; units are ordered by it."""
+        number = self._number_where(holds)
+        return self._stream.unit(number).base_offset if number < self._end else self.range.max_offset
+
+    def _number_where(self, holds: Callable[[BatchUnit], bool]) -> int:
+        return number_of(self._stream, lambda unit: not holds(unit), self._first, self._end)
+
+
 def batch_range(snapshot: StoreSnapshot, topic: str, queue_id: int) -> QueueRange:
     """The range of one queue of batches, in messages. Raises QueueNotFound, StrayFile, BadLength."""
-    stream = open_batches(snapshot, topic, queue_id)
-    first, end = believed(snapshot, QueueKey(topic, queue_id), stream)
-    stop = stream.unit(end - 1).end_offset if end else 0
-    start = stream.unit(first).base_offset if first < end else stop
-    return QueueRange(topic, queue_id, start, stop, stream.count - end)
+    return BelievedBatches(snapshot, topic, queue_id).range
 
 
 def batch_queues(snapshot: StoreSnapshot) -> list[QueueRange]:
@@ -131,16 +180,7 @@ def batch_queues(snapshot: StoreSnapshot) -> list[QueueRange]:
 
 def units_between(snapshot: StoreSnapshot, topic: str, queue_id: int, lo: int, hi: int) -> list[BatchUnit]:
     """The units that hold the messages ``[lo, hi)`` of a queue of batches. Raises OffsetOutOfRange, QueueNotFound."""
-    stream = open_batches(snapshot, topic, queue_id)
-    first, end = believed(snapshot, QueueKey(topic, queue_id), stream)
-    there = batch_range(snapshot, topic, queue_id)
-    for asked in (lo, hi):
-        if not there.min_offset <= asked <= there.max_offset:
-            where = f"topic {topic}, queue {queue_id}"
-            raise OffsetOutOfRange(asked, there.min_offset, there.max_offset, where=where)
-    start = first_false(first, end, lambda number: stream.unit(number).end_offset <= lo)
-    stop = first_false(start, end, lambda number: stream.unit(number).base_offset < hi)
-    return decode_batch_units(stream.units(start, stop).tobytes())
+    return decode_batch_units(BelievedBatches(snapshot, topic, queue_id).units(lo, hi).tobytes())
 
 
 def number_of(stream: BatchStream, holds: Callable[[BatchUnit], bool], start: int, end: int) -> int:

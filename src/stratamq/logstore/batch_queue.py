@@ -24,7 +24,6 @@ from stratamq.formats.batch_consume_queue import (
     encode_batch_unit,
 )
 from stratamq.formats.consume_queue import UNIT, Unit
-from stratamq.logstore.commit_log import zero_file_from
 from stratamq.logstore.consume_queue import UNKNOWN, ConsumeQueue
 from stratamq.logstore.types import QueueKey
 
@@ -157,7 +156,7 @@ class BatchConsumeQueue(ConsumeQueue):
             start = self._filed_units * BATCH_UNIT_BYTES
             position = start % self.file_bytes
             path = self.path_of(start - position)
-            fd = self._file_for(start - position, path, 0)
+            fd = self._file_for(start - position, path)
             size = min(left * BATCH_UNIT_BYTES, self.file_bytes - position)
             chunk = bytes(self.pending[:size])
             self._fs.write(fd, (chunk,), position)
@@ -199,17 +198,7 @@ class BatchConsumeQueue(ConsumeQueue):
     def _cut(self, end: int, offset: int | None) -> bool:
         """Keep the units below number ``end``; the queue goes on at ``offset``, or where the last unit kept ends."""
         following = self._unit_at(end)
-        start = end * BATCH_UNIT_BYTES
-        base = start - start % self.file_bytes
-        changed = False
-        for later in [b for b in self.bases if b > base]:
-            self._handles.forget(self.path_of(later))
-            self._fs.remove(self.path_of(later))
-            self.bases.remove(later)
-            changed = True
-        if base in self.bases:
-            fd = self._handles.get(self.path_of(base))
-            changed |= zero_file_from(self._fs, fd, start - base, self.file_bytes) > 0
+        changed = self._cut_files(end * BATCH_UNIT_BYTES)
         self._filed_units = end
         last = self._unit_at(end - 1) if end > self._first_unit else None
         self.max_physical_offset = -1 if last is None else last.physical_offset + last.size
@@ -234,9 +223,6 @@ class BatchConsumeQueue(ConsumeQueue):
             if base == self.bases[0] or (first is not None and not is_behind(first)):
                 return self._first_where(is_behind, start, (base + self.file_bytes) // BATCH_UNIT_BYTES)
         return self._first_unit
-
-    def set_end(self, end: int) -> None:
-        raise NotImplementedError("units of batches are cut by number")
 
     def begin_at(self, offset: int) -> None:
         super().begin_at(offset)

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stratamq.errors import StoreError
+from stratamq.findings import Finding, Findings, Severity
 from stratamq.logstore import check_meta, layout, listing
 from stratamq.logstore.check_batches import check_batches, check_light_queues
 from stratamq.logstore.check_index import IndexPass
 from stratamq.logstore.check_log import LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import REBUILD, QueuePass
-from stratamq.logstore.findings import Finding, Findings, Severity
 from stratamq.logstore.log_end import LogEnd
 from stratamq.logstore.log_paths import recorded_paths
 from stratamq.logstore.snapshot import QueueRange, StoreSnapshot

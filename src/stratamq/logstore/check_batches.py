@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from stratamq.errors import StoreError
+from stratamq.findings import Findings
 from stratamq.formats import vector
 from stratamq.formats.batch_consume_queue import BatchUnit, decode_batch_units, inner_span
 from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_PREPARED
@@ -23,7 +24,6 @@ from stratamq.logstore import listing
 from stratamq.logstore.batch_files import BatchStream, confirms, open_batches
 from stratamq.logstore.check_log import Settled
 from stratamq.logstore.deletions import read_marks
-from stratamq.logstore.findings import Findings
 from stratamq.logstore.light_queues import LMQ_PREFIX, light_units
 from stratamq.logstore.scan import Scanned, parse_record
 from stratamq.logstore.snapshot import StoreSnapshot

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stratamq.findings import Findings, Severity
 from stratamq.formats.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -25,7 +26,6 @@ from stratamq.formats.index import (
 from stratamq.formats.vector import Bytes, Ints, byte_view, window
 from stratamq.logstore import listing, mappings
 from stratamq.logstore.check_log import LogFacts, Settled
-from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import PlainFile, StreamFile
 
 ENTRY_DTYPE: Final = np.dtype(

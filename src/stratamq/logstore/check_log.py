@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stratamq.findings import Findings, Severity
 from stratamq.formats import java, vector
 from stratamq.formats.message import (
     RECORD_CRC_BYTES,
@@ -30,7 +31,6 @@ from stratamq.formats.vector import Bytes, CheckedRecords, Ints, Mask
 from stratamq.formats.vector_keys import fingerprints, index_keys, java_hashes, tag_index_keys
 from stratamq.formats.vector_properties import Properties, clean_utf8, split_properties
 from stratamq.logstore import layout
-from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.types import QueueKey
 

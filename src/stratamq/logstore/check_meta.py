@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stratamq.findings import Findings
 from stratamq.formats.checkpoint import (
     CHECKPOINT_BYTES,
     PROGRESS_AT,
@@ -17,7 +18,6 @@ from stratamq.formats.checkpoint import (
 )
 from stratamq.formats.config_json import decode_config_json
 from stratamq.logstore import layout, listing
-from stratamq.logstore.findings import Findings
 from stratamq.logstore.snapshot import QueueRange, StoreSnapshot
 
 OFFSETS_FILE = "consumerOffset.json"

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from stratamq.findings import Findings, Severity
 from stratamq.formats.consume_queue import PREFILL_SIZE
 from stratamq.formats.vector import byte_view
 from stratamq.logstore import check_meta, listing, mappings
@@ -28,7 +29,6 @@ from stratamq.logstore.check import CheckReport, TolerantSnapshot, finish_check,
 from stratamq.logstore.check_index import IndexPass
 from stratamq.logstore.check_log import LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import QueuePass
-from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.types import QueueKey
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stratamq.errors import StoreError
+from stratamq.findings import Findings, Severity
 from stratamq.formats.consume_queue import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE
 from stratamq.formats.vector import Ints, Mask
 from stratamq.logstore import listing
 from stratamq.logstore.check_log import CUSTOM_DELAY, SCHEDULE_TOPIC, LogFacts, QueueNames, Settled
 from stratamq.logstore.deletions import read_marks
-from stratamq.logstore.findings import Findings, Severity
 from stratamq.logstore.light_queues import LMQ_PREFIX
 from stratamq.logstore.listing import Stream, StreamFile
 from stratamq.logstore.queue_files import QueueFiles

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratamq.findings import Findings
 from stratamq.formats.checkpoint import Checkpoint
 from stratamq.formats.consume_queue import UNIT_BYTES
 from stratamq.formats.vector import byte_view
 from stratamq.logstore import check_meta, listing, mappings
 from stratamq.logstore.batch_files import batch_queues, units_between
 from stratamq.logstore.check_index import IndexFile
-from stratamq.logstore.findings import Findings
 from stratamq.logstore.listing import PlainFile
 from stratamq.logstore.liveness import Liveness
 from stratamq.logstore.snapshot import StoreSnapshot

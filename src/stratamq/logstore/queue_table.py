@@ -24,6 +24,7 @@ from stratamq.logstore.batch_queue import BatchConsumeQueue
 from stratamq.logstore.commit_log import SyncWork
 from stratamq.logstore.consume_queue import QUEUE_DIRECTORY, ConsumeQueue
 from stratamq.logstore.light_queues import LMQ_PREFIX, is_light_name
+from stratamq.logstore.plain_queue import PlainConsumeQueue
 from stratamq.logstore.types import Arrival, QueueKey
 
 BATCH_FILE_BYTES: Final = 13_800_000
@@ -57,7 +58,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
         """Topics whose queues are made as queues of batches."""
         self._fs = fs
         self._handles = handles
-        self.plain: dict[tuple[str, int], ConsumeQueue] = {}
+        self.plain: dict[tuple[str, int], PlainConsumeQueue] = {}
         """The queues of which every unit is one message."""
         self.light_count = 0
         """How many of them are light queues."""
@@ -160,8 +161,7 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             queue = BatchConsumeQueue(key, directory, self.batch_file_bytes, bases, self._fs, self._handles)
         else:
             directory = os.path.join(self.directory, *names)
-            queue = ConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
-            self.plain[key] = queue
+            queue = self.plain[key] = PlainConsumeQueue(key, directory, self.file_bytes, bases, self._fs, self._handles)
             self.light_count += key.topic.startswith(LMQ_PREFIX)
         self[key] = queue
         self._unsettled.append(queue)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,11 @@ import numpy as np
 
 from stratamq.files.durable import ConfigFile
 from stratamq.files.filesystem import FileSystem, LocalFileSystem
+from stratamq.formats.batch_consume_queue import BATCH_UNIT_BYTES
 from stratamq.formats.consume_queue import UNIT_BYTES, decode_unit
 from stratamq.formats.index import HEADER_BYTES, decode_header
 from stratamq.logstore import layout, listing
+from stratamq.logstore.batch_files import BelievedBatches
 from stratamq.logstore.disk_usage import DiskProbe, LocalDiskProbe
 from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.log_paths import recorded_paths
@@ -51,6 +54,7 @@ class OfflineStore:
         self.path = self.snapshot.path
         self._fs = filesystem or LocalFileSystem()
         self._queue_files: list[QueueFiles] | None = None
+        self._batches: dict[QueueKey, BelievedBatches] = {}
 
     def disks(self, probe: DiskProbe | None = None) -> Disks:
         """The disks of log and queues."""
@@ -82,20 +86,25 @@ class OfflineStore:
         return StoreFiles(log, end, queues, index, store_bytes=size)
 
     def queue_files(self) -> list[QueueFiles]:
-        """The files of all queues."""
+        """The files of all queues, of both kinds."""
         if self._queue_files is None:
-            queues = listing.list_queues(str(self.path))
-            file_bytes = listing.unit_file_bytes(queues)
-            self._queue_files = [QueueFiles(key, self._files_of(path, file_bytes)) for key, path in queues]
+            plain = listing.list_queues(str(self.path))
+            file_bytes = listing.unit_file_bytes(plain)
+            found = [QueueFiles(key, self._files_of(path, UNIT_BYTES, file_bytes)) for key, path in plain]
+            for key, path in listing.list_batch_queues(str(self.path)):
+                found.append(QueueFiles(key, self._files_of(path, BATCH_UNIT_BYTES, None)))
+                self._batches[key] = BelievedBatches(self.snapshot, *key)
+            self._queue_files = found
         return self._queue_files
 
-    def _files_of(self, directory: str, file_bytes: int | None) -> list[QueueFile]:
-        stream = listing.list_stream(directory, multiple_of=UNIT_BYTES, file_bytes=file_bytes)
+    def _files_of(self, directory: str, unit_bytes: int, file_bytes: int | None) -> list[QueueFile]:
+        stream = listing.list_stream(directory, multiple_of=unit_bytes, file_bytes=file_bytes)
         found = []
         for file in stream.newest_run():
             last = None
             if file is not stream.files[-1]:
-                unit = decode_unit(self._read(file.path, UNIT_BYTES, file.length - UNIT_BYTES))
+                # A unit of either kind begins with the place and the size of its record.
+                unit = decode_unit(self._read(file.path, UNIT_BYTES, file.length - unit_bytes))
                 last = unit.physical_offset if unit.is_valid else None
             found.append(QueueFile(file.base, file.path, last, file.allocated_bytes))
         return found
@@ -129,14 +138,20 @@ class OfflineStore:
         return [queue.key for queue in self.queue_files()]
 
     def span(self, key: QueueKey) -> tuple[int, int] | None:
-        found = self.snapshot.queue(*key)
+        batches = self._batches.get(key)
+        found = self.snapshot.queue(*key) if batches is None else batches.range
         return found.min_offset, found.max_offset
 
     def physical_offset(self, key: QueueKey, offset: int) -> int | None:
-        units = self.snapshot.raw_units(*key, offset, offset + 1)
+        batches = self._batches.get(key)
+        find = partial(self.snapshot.raw_units, *key) if batches is None else batches.units
+        units = find(offset, offset + 1)
         return int(units["physical_offset"][0]) if len(units) else None
 
     def first_at(self, key: QueueKey, physical_offset: int) -> int:
+        batches = self._batches.get(key)
+        if batches is not None:
+            return batches.offset_where(lambda unit: unit.physical_offset >= physical_offset)
         low, high = self.span(key) or (0, 0)
         while low < high:
             middle = (low + high) // 2
@@ -148,12 +163,20 @@ class OfflineStore:
         return low
 
     def measure(self, key: QueueKey, first_offset: int, end_offset: int) -> tuple[int, int]:
+        batches = self._batches.get(key)
+        if batches is None:
+            size = self._plain_bytes(key, first_offset, end_offset)
+        else:
+            size = batches.bytes_of(first_offset, end_offset)
+        where = self.physical_offset(key, first_offset)
+        return size, self.snapshot.store_timestamp_at(where) if where is not None else 0
+
+    def _plain_bytes(self, key: QueueKey, first_offset: int, end_offset: int) -> int:
         size = 0
         for at in range(first_offset, end_offset, _MEASURE_UNITS):
             units = self.snapshot.raw_units(*key, at, min(at + _MEASURE_UNITS, end_offset))
             size += int(units["size"].sum(dtype=np.int64))
-        where = self.physical_offset(key, first_offset)
-        return size, self.snapshot.store_timestamp_at(where) if where is not None else 0
+        return size
 
 
 def delete_offline(

@@ -82,21 +82,31 @@ class LiveQueues:
         queue = self._queues[key]
         first = queue.unit(first_offset)
         oldest = None if first is None else store_timestamp_at(self._log, first.physical_offset, first.size)
-        size = 0
-        at = first_offset
-        while at < end_offset:
-            data = queue.read_units(at, end_offset - at)
-            count = len(data) // UNIT_BYTES
-            if isinstance(queue, BatchConsumeQueue):
-                units = queue.batch_units(at, end_offset - at)
-                units = [unit for unit in units if unit.base_offset < end_offset]
-                size += sum(unit.size for unit in units)
-                at = max([at, *(unit.end_offset for unit in units)])
-                if not units:
-                    break
-                continue
-            if not count:
-                break
-            size += int(np.frombuffer(data, UNIT_DTYPE, count)["size"].sum(dtype=np.int64))
-            at += count
-        return size, oldest or 0
+        if isinstance(queue, BatchConsumeQueue):
+            return _batch_bytes(queue, first_offset, end_offset), oldest or 0
+        return _plain_bytes(queue, first_offset, end_offset), oldest or 0
+
+
+def _plain_bytes(queue: ConsumeQueue, first_offset: int, end_offset: int) -> int:
+    """Bytes of the records of some messages, as far as their units are there."""
+    size, at = 0, first_offset
+    while at < end_offset:
+        data = queue.read_units(at, end_offset - at)
+        count = len(data) // UNIT_BYTES
+        if not count:
+            break
+        size += int(np.frombuffer(data, UNIT_DTYPE, count)["size"].sum(dtype=np.int64))
+        at += count
+    return size
+
+
+def _batch_bytes(queue: BatchConsumeQueue, first_offset: int, end_offset: int) -> int:
+    """Likewise; a record counts as a whole when one of its messages does."""
+    size, at = 0, first_offset
+    while at < end_offset:
+        units = [unit for unit in queue.batch_units(at, end_offset - at) if unit.base_offset < end_offset]
+        if not units:
+            break
+        size += sum(unit.size for unit in units)
+        at = units[-1].end_offset
+    return size

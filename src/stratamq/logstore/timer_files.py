@@ -33,6 +33,7 @@ from stratamq.formats.timer import (
     encode_unit,
     units_per_file,
 )
+from stratamq.logstore.commit_log import zero_file_from
 from stratamq.logstore.layout import list_stream_files, stream_file_name
 
 PAGE_BYTES: Final = 4096
@@ -158,9 +159,7 @@ class TimerLog:
         del units, good
         self.end = self._written = last + min(count, max(0, limit - last) // UNIT_BYTES) * UNIT_BYTES
         self._fd = self._fs.open(self._path(last))
-        self._drop_map(last)
-        self._fs.truncate(self._fd, self.end - last)
-        self._fs.truncate(self._fd, self._file_bytes)
+        zero_file_from(self._fs, self._fd, self.end - last, self._file_bytes)
         if self.end - last == per_file * UNIT_BYTES:  # full: the next unit opens a file, which writes the blank again
             self._fs.write(self._fd, [encode_blank(self._file_bytes - per_file * UNIT_BYTES)], self.end - last)
 

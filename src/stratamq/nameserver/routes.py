@@ -43,6 +43,16 @@ class QueueData(NamedTuple):
     sys_flag: int = 0
 
 
+class QueueMapping(NamedTuple):
+    """Which logical queues of a static topic one broker leads: pairs of logical and physical queue."""
+
+    total_queues: int
+    epoch: int
+    scope: str
+    is_dirty: bool
+    led: tuple[tuple[int, int], ...]
+
+
 @dataclass(slots=True)
 class BrokerData:
     """One broker name: its cluster and the addresses by id (0 is the master)."""
@@ -70,10 +80,14 @@ class Liveness:
 
 
 class Route(NamedTuple):
-    """Where a topic lives: brokers that have it, and its queues on each of them, by broker name."""
+    """Where a topic lives: brokers that have it, and its queues on each of them, by broker name.
+
+    A static topic has mappings besides, by broker name too.
+    """
 
     brokers: list[BrokerData]
     queues: dict[str, QueueData]
+    mappings: dict[str, QueueMapping]
 
 
 class Registered(NamedTuple):
@@ -94,6 +108,8 @@ class Registration:
     ha_address: str = ""
     version: DataVersion = DataVersion()
     topics: Mapping[str, QueueData] = field(default_factory=dict)
+    mappings: Mapping[str, QueueMapping] = field(default_factory=dict)
+    """Of those topics the static ones."""
     timeout_ms: int = BROKER_TIMEOUT_MS
     is_acting_master_enabled: bool = False
     zone: str | None = None
@@ -106,6 +122,7 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}
         self._brokers: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._mappings: dict[str, dict[str, QueueMapping]] = {}
         self._live: dict[tuple[str, str], Liveness] = {}
         self.generation = 0
 
@@ -170,6 +187,7 @@ class RouteTable:
             if owners.get(broker.name) != queues:
                 owners[broker.name] = queues
                 self.generation += 1
+            self.set_mapping(topic, broker.name, broker.mappings.get(topic))
 
     def _answer_slave(self, broker: Registration, data: BrokerData) -> Registered:
         master = data.addresses.get(MASTER_ID)
@@ -203,6 +221,7 @@ class RouteTable:
         owners.pop(name, None)
         if not owners:
             del self._topics[topic]
+        self.set_mapping(topic, name, None)
 
     def touch(self, cluster: str, address: str, *, now_ms: int) -> None:
         """A light heartbeat: the address lives on for its timeout."""
@@ -237,7 +256,14 @@ class RouteTable:
         if not owners:
             return None
         brokers = [self._brokers[name] for name in sorted(owners) if name in self._brokers]
-        return Route(brokers, {data.name: owners[data.name] for data in brokers}) if brokers else None
+        if not brokers:
+            return None
+        mappings = self._mappings.get(topic, {})
+        return Route(
+            brokers,
+            {data.name: owners[data.name] for data in brokers},
+            {data.name: mappings[data.name] for data in brokers if data.name in mappings},
+        )
 
     def topics(self) -> list[str]:
         """All topics, sorted."""
@@ -291,6 +317,19 @@ class RouteTable:
         if name in self._topics.get(topic, ()):
             self._forget_owner(topic, name)
             self.generation += 1
+
+    def set_mapping(self, topic: str, name: str, mapping: QueueMapping | None) -> None:
+        """Say which logical queues of a topic one broker leads; None when the topic is not static there."""
+        known = self._mappings.get(topic, {})
+        if known.get(name) == mapping:
+            return
+        self.generation += 1
+        if mapping is not None:
+            self._mappings.setdefault(topic, {})[name] = mapping
+            return
+        del known[name]
+        if not known:
+            del self._mappings[topic]
 
     def add_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
         """Take a topic as an operator states it; queues of unknown brokers are left out."""

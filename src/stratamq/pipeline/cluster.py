@@ -1,7 +1,8 @@
 """A cluster as its clients see it: which queues a topic has, where they begin and end, and their records.
 
 One broker is read at a time, because queue numbers are its own: the address of a message is topic, queue and offset,
-and two brokers of one topic both have a queue 0. A broker that does not answer is asked again, at the address that the
+and two brokers of one topic both have a queue 0. So a `Cluster` is one for each broker; `brokers` says which those of a
+topic are, and `pipeline.brokers` reads them all. A broker that does not answer is asked again, at the address that the
 name server then gives, until ``retry_seconds`` have gone by.
 
 Sources: apache/rocketmq remoting/.../RequestCode.java, PullMessageProcessor.java.
@@ -61,7 +62,8 @@ class Cluster:
         self._later = LATER | {ResponseCode.TOPIC_NOT_EXIST} if trusts_topics else LATER
         self._clock = clock
         self._sleep = sleep
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, dict[str, Route]] = {}
+        self._chosen: dict[str, Route] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -97,12 +99,21 @@ class Cluster:
             PeerUnreachable, PeerRefused: No name server answers, or none knows the topic.
             PipelineError: The topic is on several brokers, and none was named.
         """
-        if topic not in self._routes:
-            ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-            answer = self.patiently(None, lambda: self._ask_name_server(code, ext, f"the route of topic {topic}"))
-            self._routes[topic] = self._choose(topic, fastjson.loads(bytes(answer.body)))
-        return self._routes[topic]
+        if topic not in self._chosen:
+            self._chosen[topic] = self._choose(topic, self._route_of(topic))
+        return self._chosen[topic]
+
+    def brokers(self, topic: str) -> list[str]:
+        """The names of all brokers where the topic has queues to be read, sorted; none when nobody knows it.
+
+        Raises PeerUnreachable, PeerRefused: No name server answers.
+        """
+        try:
+            return sorted(name for name, route in self._route_of(topic).items() if route.queues)
+        except PeerRefused as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return []
+            raise
 
     def ends(self, key: QueueKey) -> tuple[int, int]:
         """Lowest and next offset of a queue, as its master says."""
@@ -123,7 +134,7 @@ class Cluster:
         """A broker's address: the master's first, then its slaves' in turn. Raises PeerUnreachable without any."""
         addresses = self.route(topic).addresses
         if not addresses or (turn == MASTER and MASTER not in addresses):
-            self._routes.pop(topic, None)
+            self.forget(topic)
             raise PeerUnreachable(f"the master of topic {topic}", "the name server knows none at the moment")
         numbers = sorted(addresses)
         return addresses[numbers[turn % len(numbers)]]
@@ -158,6 +169,7 @@ class Cluster:
         """Ask for a topic's route again when it is needed."""
         if topic is not None:
             self._routes.pop(topic, None)
+            self._chosen.pop(topic, None)
 
     def pause(self) -> None:
         """Wait a little before the next try."""
@@ -179,30 +191,43 @@ class Cluster:
                     raise
         raise PipelineError("there is no name server to ask")
 
-    def _choose(self, topic: str, document: Any) -> Route:
+    def _route_of(self, topic: str) -> dict[str, Route]:
+        """Where a topic is on each broker, by name."""
+        if topic not in self._routes:
+            ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+            answer = self.patiently(None, lambda: self._ask_name_server(code, ext, f"the route of topic {topic}"))
+            self._routes[topic] = _routes(topic, fastjson.loads(bytes(answer.body)))
+        return self._routes[topic]
+
+    def _choose(self, topic: str, routes: Mapping[str, Route]) -> Route:
         """The route over the broker that was named, or the only one."""
-        try:
-            addresses = {
-                str(one["brokerName"]): {int(number): str(address) for number, address in one["brokerAddrs"].items()}
-                for one in document["brokerDatas"]
-            }
-            queues = {
-                str(one["brokerName"]): int(one["readQueueNums"]) if int(one["perm"]) & _READABLE else 0
-                for one in document["queueDatas"]
-            }
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise RemoteProtocolError(f"a name server sent a route that cannot be read: {error!r}") from error
         named = self.options.broker
-        if named is None and len(queues) > 1:
+        if named is None and len(routes) > 1:
             raise PipelineError(
-                f"topic {topic} is on the brokers {', '.join(sorted(queues))}, each with queues from 0 on: name one "
+                f"topic {topic} is on the brokers {', '.join(sorted(routes))}, each with queues from 0 on: name one "
                 "with the option broker, and read the others in turn"
             )
-        chosen = named if named is not None else next(iter(queues), "")
-        count = queues.get(chosen, 0)
+        return routes.get(named if named is not None else next(iter(routes), ""), Route({}, 0))
+
+
+def _routes(topic: str, document: Any) -> dict[str, Route]:
+    """What a name server says of a topic, by broker. Raises RemoteProtocolError."""
+    try:
+        addresses = {
+            str(one["brokerName"]): {int(number): str(address) for number, address in one["brokerAddrs"].items()}
+            for one in document["brokerDatas"]
+        }
+        queues = {
+            str(one["brokerName"]): int(one["readQueueNums"]) if int(one["perm"]) & _READABLE else 0
+            for one in document["queueDatas"]
+        }
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RemoteProtocolError(f"a name server sent a route that cannot be read: {error!r}") from error
+    for count in queues.values():
         if not 0 <= count <= QUEUES_MAX:
             raise RemoteProtocolError(f"a name server says that topic {topic} has {count} queues")
-        return Route(addresses.get(chosen, {}), count)
+    return {name: Route(addresses.get(name, {}), count) for name, count in queues.items()}
 
 
 def _check(address: str, answer: Answer, what: str) -> None:

@@ -55,20 +55,40 @@ log = logging.getLogger("stratamq.pipeline")
 class RangePartition(InputPartition):
     """One task's work: records ``[lo, hi)`` of a queue, or of several small ones. Names and plain numbers.
 
-    ``segments`` has what to read of the cold tier for each range, None where it is not read there.
+    ``segments`` has what to read of the cold tier for each range, None where it is not read there. ``broker`` names the
+    one that has the queues, where the read could cover several.
     """
 
     def __init__(
-        self, ranges: Iterable[tuple[str, int, int, int]], segments: Iterable[tuple[Segment, ...] | None] = ()
+        self,
+        ranges: Iterable[tuple[str, int, int, int]],
+        segments: Iterable[tuple[Segment, ...] | None] = (),
+        broker: str = "",
     ) -> None:
         self.ranges = tuple(ranges)
         self.segments = tuple(segments)
-        super().__init__((self.ranges, self.segments))
+        self.broker = broker
+        super().__init__((self.ranges, self.segments, broker))
 
     @classmethod
-    def of(cls, splits: Sequence[Split]) -> RangePartition:
+    def of(cls, splits: Sequence[Split], broker: str = "") -> RangePartition:
         """The splits of one task."""
-        return cls(((one.topic, one.queue_id, one.lo, one.hi) for one in splits), (one.segments for one in splits))
+        ranges = ((one.topic, one.queue_id, one.lo, one.hi) for one in splits)
+        return cls(ranges, (one.segments for one in splits), broker)
+
+
+def tasks_of(planned: Iterable[tuple[str, Sequence[Split]]], options: ReadOptions) -> list[InputPartition]:
+    """The tasks that read splits, which are given by broker. One of nothing at least, because Spark makes one up
+    otherwise."""
+    from stratamq.pipeline.plan import TASKS_KEPT, group_splits
+
+    tasks_min = max(TASKS_KEPT, options.partitions_min)
+    tasks: list[InputPartition] = [
+        RangePartition.of(group, broker)
+        for broker, splits in planned
+        for group in group_splits(splits, options.bytes_per_split, tasks_min=tasks_min)
+    ]
+    return tasks or [RangePartition(())]
 
 
 class StrataDataSource(DataSource):
@@ -168,20 +188,19 @@ class StrataReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One partition a task; resolves all offsets. Planning process, once a query, after pushFilters.
 
-        Opens the store's file lists and the ends of its queues, and reads no record but for times. An empty plan is
-        one partition of nothing, because Spark makes one up otherwise.
+        Opens the store's file lists and the ends of its queues, and reads no record but for times.
 
         Raises:
             PipelineError, DataLost: What was asked for is not there.
             NotAStore: The path holds no store.
         """
-        from stratamq.pipeline.plan import TASKS_KEPT, group_splits, plan_read
+        from stratamq.pipeline.brokers import plan_parts
 
-        options = self.options
-        splits = plan_read(options, self.bounds)
-        groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
-        log.info("%s: %d tasks, %d records", options.place, len(groups), sum(one.hi - one.lo for one in splits))
-        return [RangePartition.of(group) for group in groups] or [RangePartition(())]
+        planned = plan_parts(self.options, self.bounds)
+        tasks = tasks_of(planned, self.options)
+        records = sum(one.hi - one.lo for _, splits in planned for one in splits)
+        log.info("%s: %d tasks, %d records", self.options.place, len(tasks), records)
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range, in order, in batches. Python worker, once a task and again when it is retried.
@@ -203,7 +222,8 @@ class StrataReader(DataSourceReader):
             raise PipelineError(f"not a partition of this source: {partition}")
         schema = to_arrow_schema(self.spark_schema, timezone="UTC")
         skip_lost = None if self.options.fail_on_data_loss else _log_lost
-        with RangeReader(self.options, self.spark_schema.names, skip_lost) as reader:
+        options = dataclasses.replace(self.options, broker=partition.broker or self.options.broker)
+        with RangeReader(options, self.spark_schema.names, skip_lost) as reader:
             for (topic, queue_id, lo, hi), segments in zip_longest(partition.ranges, partition.segments):
                 for batch in reader.batches(QueueKey(topic, queue_id), lo, hi, segments):
                     # The same types; Spark also compares whether a column may be null, which is the user's to say.

@@ -97,10 +97,7 @@ class Lake:
         for version in range(newest + 1):
             for kind, action in self._actions(version):
                 if kind == "add":
-                    stats = json.loads(action.get("stats") or "{}")
-                    files[action["path"]] = LakeFile(
-                        action["path"], int(action["size"]), int(stats.get("numRecords", -1))
-                    )
+                    files[action["path"]] = _added(action)
                 elif kind == "remove":
                     files.pop(action["path"], None)
                 elif kind == "metaData":
@@ -175,15 +172,39 @@ class Lake:
         name = _log_name(version)
         data = self.backend.read(name)
         try:
-            for line in data.decode().splitlines():
-                ((kind, action),) = json.loads(line).items()
-                if kind == "protocol" and (action["minReaderVersion"], action["minWriterVersion"]) > (_READER, _WRITER):
-                    raise PipelineError(f"{name} asks for newer readers and writers of Delta tables: {action}")
-                if kind in ("add", "remove") and not _is_inside(action["path"]):
-                    raise ValueError(f"a file outside of the table: {action['path']!r}")
-                yield kind, action
+            actions = [_parse(line) for line in data.decode().split("\n") if line]  # a string may hold other line ends
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptionError(name, 0, "a commit of a Delta table", repr(error)[:200]) from error
+        for kind, action in actions:
+            if kind == "protocol" and (
+                int(action["minReaderVersion"]) > _READER or int(action["minWriterVersion"]) > _WRITER
+            ):
+                raise PipelineError(f"{name} asks for newer readers and writers of Delta tables: {action}")
+        yield from actions
+
+
+def _parse(line: str) -> tuple[str, Action]:
+    """One action, with what is asked of it in place. Raises ValueError, KeyError, TypeError, AttributeError."""
+    ((kind, action),) = json.loads(line).items()
+    if kind == "protocol":
+        int(action["minReaderVersion"]), int(action["minWriterVersion"])
+    elif kind in ("add", "remove"):
+        if not _is_inside(action["path"]):
+            raise ValueError(f"a file outside of the table: {action['path']!r}")
+        if kind == "add":
+            _added(action)
+    elif kind == "metaData":
+        _columns(action["schemaString"])
+    elif kind == "txn":
+        if not isinstance(action["appId"], str):
+            raise TypeError(f"a writer called {action['appId']!r}")
+        int(action["version"])
+    return kind, action
+
+
+def _added(action: Action) -> LakeFile:
+    stats = json.loads(action.get("stats") or "{}")
+    return LakeFile(action["path"], int(action["size"]), int(stats.get("numRecords", -1)))
 
 
 def _is_inside(path: Any) -> bool:

@@ -20,7 +20,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "namesrv": "Instead of path: HOST:PORT of a name server, several with semicolons. The broker is then read over the "
     "network.",
     "bootstrap": "The same as namesrv.",
-    "broker": "The broker to read, by name: needed where topics lie on several. With tier: whose part of the tier "
+    "broker": "The broker to read, by name; without it all that have the topics. With tier: whose part of the tier "
     "(default broker-a, or the broker that is read).",
     "tier": "Address of the cold tier, as serve --tier has it. With path or namesrv: what they do not have any more is "
     "read there, as one range of offsets. Alone: the tier alone.",

@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from stratamq.errors import BackendError, DataLost, ObjectMissing
-from stratamq.logstore.listing import list_queues
+from stratamq.logstore.batch_files import BelievedBatches, is_batch_queue
+from stratamq.logstore.listing import list_batch_queues, list_queues
 from stratamq.logstore.snapshot import QueueRange, StoreFiles, StoreSnapshot
 from stratamq.logstore.types import QueueKey
+from stratamq.pipeline.batch_reader import split_batches
 from stratamq.pipeline.options import ReadOptions
 from stratamq.pipeline.reader import Lost, QueueSpan, Split, arrow_batches, plan_splits
 
@@ -63,26 +65,46 @@ class FilesOrigin:
         """Open a snapshot. Raises NotAStore, and what `StoreSnapshot.open` raises."""
         self.place = path
         self._snapshot = StoreSnapshot.open(Path(path))
+        self._batches: dict[QueueKey, BelievedBatches | None] = {}
 
     def close(self) -> None:
         """Close the snapshot."""
         self._snapshot.close()
 
     def keys(self) -> list[QueueKey]:
-        """Every queue in the directory."""
-        return [key for key, _ in list_queues(self.place)]
+        """Every queue in the directory, of either kind."""
+        return sorted({key for key, _ in (*list_queues(self.place), *list_batch_queues(self.place))})
 
     def queue(self, topic: str, queue_id: int) -> QueueRange:
         """The range of one queue. Raises QueueNotFound, StrayFile, BadLength."""
-        return self._snapshot.queue(topic, queue_id)
+        batches = self._batches_of(topic, queue_id)
+        return self._snapshot.queue(topic, queue_id) if batches is None else batches.range
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
         """Offset of the first record stored at or after a time; the queue's end when there is none."""
+        batches = self._batches_of(topic, queue_id)
+        if batches is not None:
+            return batches.offset_where(lambda unit: unit.store_timestamp >= ms)
         return self._snapshot.offset_by_time(topic, queue_id, ms)
 
     def splits(self, spans: Sequence[QueueSpan], *, bytes_per_split: int) -> list[Split]:
         """Splits of about equal bytes, by what the units say."""
-        return plan_splits(self._snapshot, spans, bytes_per_split=bytes_per_split)
+        found: list[Split] = []
+        for span in spans:
+            batches = self._batches_of(span.topic, span.queue_id)
+            if batches is None:
+                found += plan_splits(self._snapshot, [span], bytes_per_split=bytes_per_split)
+            else:
+                found += split_batches(batches, span, bytes_per_split)
+        return found
+
+    def _batches_of(self, topic: str, queue_id: int) -> BelievedBatches | None:
+        """The queue where it is one of batches, as it was when first asked for."""
+        key = QueueKey(topic, queue_id)
+        if key not in self._batches:
+            is_batch = is_batch_queue(self._snapshot.path, topic, queue_id)
+            self._batches[key] = BelievedBatches(self._snapshot, topic, queue_id) if is_batch else None
+        return self._batches[key]
 
 
 class JoinedOrigin:

@@ -6,7 +6,8 @@ the offsets behind the one before. Answers are used in order. Memory: `PULLS_MAX
 
 What is gone is loud, as with files: an offset below the queue's lowest, above its end, or passed over by the broker. A
 connection that ends, a broker that is away and one that moved are tried again, from the first offset that is still
-missing. The broker's order of answers, sizes and offsets are checked; nothing it sends is believed.
+missing. The broker's order of answers, sizes and offsets are checked; nothing it sends is believed. A record of many
+messages, of a topic with ``queue.type=BatchCQ``, is taken apart as soon as it is there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stratamq.errors import CorruptionError, DataLost, PeerRefused, PeerUnreacha
 from stratamq.formats import vector
 from stratamq.formats.arrow import LogView, Rows, record_batch
 from stratamq.formats.cold_segment import record_positions
+from stratamq.formats.message import SYS_INNER_BATCH
 from stratamq.formats.vector import Ints
 from stratamq.logstore.light_queues import LMQ_PREFIX
 from stratamq.logstore.snapshot import QueueRange
@@ -29,6 +31,7 @@ from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.cluster import Cluster, queue_keys
 from stratamq.pipeline.options import ReadOptions
 from stratamq.pipeline.reader import BATCH_ROWS, Lost, QueueSpan, Split
+from stratamq.pipeline.unfolding import Unfolded, unfold
 from stratamq.protocols.remoting.codes import ResponseCode
 from stratamq.units import MiB
 
@@ -307,6 +310,8 @@ def _run_of(cluster: Cluster, address: str, opaque: int, key: QueueKey, begin: i
     is_light = key.topic.startswith(LMQ_PREFIX)
     if not is_light:
         offsets = heads["queue_offset"].astype(np.int64)
+        if (heads["sys_flag"] & SYS_INNER_BATCH).any():
+            data, positions, offsets = _from_offset(begin, unfold(LogView.over(place, None, data), Rows(positions)))
     if int(offsets[0]) < begin or (not is_light and (heads["queue_id"] != key.queue_id).any()):
         raise CorruptionError(place, 0, f"records from offset {begin} on", f"offset {int(offsets[0])}")
     # Up to the first hole: what lies behind one is asked for again, and then shows what is missing.
@@ -316,3 +321,11 @@ def _run_of(cluster: Cluster, address: str, opaque: int, key: QueueKey, begin: i
         raise _Nothing(begin, min(int(offsets[0]), stop))
     end = int(positions[count]) if count < len(positions) else len(data)
     return Run(int(offsets[0]), data[:end], positions[:count])
+
+
+def _from_offset(begin: int, messages: Unfolded) -> Unfolded:
+    """Without the messages below ``begin``, which lie in the same record as the first one wanted; all, when all do."""
+    data, positions, offsets = messages
+    row = int(np.argmax(offsets >= begin))
+    start = int(positions[row])
+    return Unfolded(data[start:], positions[row:] - start, offsets[row:])

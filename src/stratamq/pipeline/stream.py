@@ -9,9 +9,8 @@ Imported at the first stream, because it needs what Spark 4.2 brought: limits an
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stratamq.logstore.types import QueueKey
-from stratamq.pipeline.datasource import RangePartition, StrataReader
+from stratamq.pipeline.brokers import Places, open_places
+from stratamq.pipeline.datasource import StrataReader, tasks_of
 from stratamq.pipeline.options import ReadOptions
-from stratamq.pipeline.origins import Origin, open_origin
-from stratamq.pipeline.plan import TASKS_KEPT, chosen_queues, cut_spans, group_splits, last_offset, start_offset
+from stratamq.pipeline.plan import cut_spans, last_offset, start_offset
 from stratamq.pipeline.progression import (
+    BrokerQueue,
     Offsets,
     batch_ranges,
     check_losses,
@@ -37,6 +36,7 @@ from stratamq.pipeline.progression import (
     encode_end,
     encode_offsets,
     next_end,
+    on_brokers,
 )
 from stratamq.pipeline.reader import QueueSpan
 
@@ -55,7 +55,7 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self.options = options
         self.batch = StrataReader(schema, options)
-        self.frozen: dict[QueueKey, int] | None = None
+        self.frozen: dict[BrokerQueue, int] | None = None
         self.clock = clock
         self.since: float | None = None
 
@@ -65,10 +65,12 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PipelineError, DataLost: A topic, queue or offset that was asked for is not there.
         """
-        with closing(open_origin(self.options)) as origin:
-            keys = chosen_queues(origin.keys(), self.options)
+        with open_places(self.options) as places:
             return encode_offsets(
-                {key: start_offset(origin, origin.queue(key.topic, key.queue_id), self.options) for key in keys}
+                {
+                    key: start_offset(origin, origin.queue(key.topic, key.queue_id), options)
+                    for key, origin, options in places.chosen(lenient=False)
+                }
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -85,11 +87,11 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLost: Records that come next are gone, and ``failOnDataLoss`` is on.
         """
-        at = decode_offsets(start)
-        with closing(open_origin(self.options, trusts_topics=True)) as origin:
-            earliest, latest = self._ends(origin)
-            at = self._from(at, earliest, latest)
-            latest = self._capped(origin, at, latest)
+        stands = decode_offsets(start)
+        with self._places(stands) as places:
+            earliest, latest = places.ends()
+            at = self._from(on_brokers(stands, places.brokers), earliest, latest)
+            latest = self._capped(places, at, latest)
             if self._waits(at, latest):
                 return start
             if self.frozen is not None:
@@ -98,25 +100,19 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
             if rows is not None:
                 size = self.options.bytes_per_trigger
-            sizes: dict[QueueKey, int] | None = None
-            if size is not None:
-                spans = [QueueSpan(*key, at[key], end) for key, end in latest.items() if end > at[key]]
-                sizes = {}
-                for split in origin.splits(spans, bytes_per_split=self.options.bytes_per_split):
-                    key = QueueKey(split.topic, split.queue_id)
-                    sizes[key] = sizes.get(key, 0) + split.size_bytes
+            sizes = None if size is None else self._sizes(places, {key: (at[key], end) for key, end in latest.items()})
         ends = next_end(at, latest, rows_max=rows, sizes=sizes, bytes_max=size)
         return start if ends == at else encode_end(at, ends)  # the same text: there is nothing new
 
     def reportLatestOffset(self) -> Document:
         """The ends of all queues now, for ``sources[].latestOffset`` of the progress: lag is what lies between."""
-        with closing(open_origin(self.options, trusts_topics=True)) as origin:
-            return encode_offsets(self._ends(origin)[1])
+        with self._places() as places:
+            return encode_offsets(places.ends()[1])
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends: at what is in the store now."""
-        with closing(open_origin(self.options, trusts_topics=True)) as origin:
-            self.frozen = self._ends(origin)[1]
+        with self._places() as places:
+            self.frozen = places.ends()[1]
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """The tasks of a batch, which ``end`` alone says; so a batch that is run again is the same.
@@ -124,22 +120,20 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLost: Records of the batch are gone, and ``failOnDataLoss`` is on.
         """
-        options = self.options
-        ranges = {} if start == end else batch_ranges(end)
-        with closing(open_origin(options, trusts_topics=True)) as origin:
-            earliest, latest = self._ends(origin)
-            if options.fail_on_data_loss:
+        said = {} if start == end else batch_ranges(end)
+        with self._places(said) as places:
+            earliest, latest = places.ends()
+            ranges = on_brokers(said, places.brokers)
+            if self.options.fail_on_data_loss:
                 for edge in (0, 1):
                     check_losses({key: both[edge] for key, both in ranges.items()}, earliest, latest)
-            wanted = [
-                QueueSpan(*key, max(lo, earliest[key]), min(hi, latest[key]))
-                for key, (lo, hi) in ranges.items()
-                if key in latest
+            wanted = {
+                key: (max(lo, earliest[key]), min(hi, latest[key])) for key, (lo, hi) in ranges.items() if key in latest
+            }
+            planned = [
+                (broker, cut_spans(places.origin(broker), spans, self.options)) for broker, spans in _spans(wanted)
             ]
-            spans = [span for span in wanted if span.lo < span.hi]
-            splits = cut_spans(origin, spans, options)
-        groups = group_splits(splits, options.bytes_per_split, tasks_min=max(TASKS_KEPT, options.partitions_min))
-        return [RangePartition.of(group) for group in groups] or [RangePartition(())]
+        return tasks_of(planned, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in a worker; see `StrataReader.read`."""
@@ -151,23 +145,29 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing to do: no file stays open between calls."""
 
-    def _ends(self, origin: Origin) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
-        """Earliest and next offset of each chosen queue. Topics may be absent by now: the check of losses says so."""
-        lenient = dataclasses.replace(self.options, fail_on_data_loss=False, starting_offsets=None, ending_offsets=None)
-        ranges = {key: origin.queue(key.topic, key.queue_id) for key in chosen_queues(origin.keys(), lenient)}
-        return (
-            {key: one.min_offset for key, one in ranges.items()},
-            {key: one.max_offset for key, one in ranges.items()},
-        )
+    def _places(self, stands: Collection[BrokerQueue] = ()) -> closing[Places]:
+        """What this stream reads. Brokers that it stands at are waited for, unless losses are allowed."""
+        expected = {(key.topic, key.broker) for key in stands if key.broker and self.options.fail_on_data_loss}
+        return open_places(self.options, expected, trusts_topics=True)
 
-    def _capped(self, origin: Origin, at: Offsets, latest: Offsets) -> dict[QueueKey, int]:
+    def _capped(self, places: Places, at: Offsets, latest: Offsets) -> dict[BrokerQueue, int]:
         """Ends no further than the options have a stream go, and never behind where it stands."""
         found = dict(latest)
         for key, end in latest.items():
-            last = last_offset(origin, origin.queue(*key), self.options)
+            origin = places.origin(key.broker)
+            last = last_offset(origin, origin.queue(key.topic, key.queue_id), self.options)
             if last is not None:
                 found[key] = max(at[key], min(end, last))
         return found
+
+    def _sizes(self, places: Places, ranges: Mapping[BrokerQueue, tuple[int, int]]) -> dict[BrokerQueue, int]:
+        """Bytes of the log in ranges of queues."""
+        sizes: dict[BrokerQueue, int] = {}
+        for broker, spans in _spans(ranges):
+            for split in places.origin(broker).splits(spans, bytes_per_split=self.options.bytes_per_split):
+                key = BrokerQueue(split.topic, split.queue_id, broker)
+                sizes[key] = sizes.get(key, 0) + split.size_bytes
+        return sizes
 
     def _waits(self, at: Offsets, latest: Offsets) -> bool:
         """Whether too little is there for a batch, and there is time yet."""
@@ -180,7 +180,7 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.since = now
         return False
 
-    def _from(self, at: Offsets, earliest: Offsets, latest: Offsets) -> dict[QueueKey, int]:
+    def _from(self, at: Offsets, earliest: Offsets, latest: Offsets) -> dict[BrokerQueue, int]:
         """Where reading goes on: new queues at their earliest offset, and past what is lost where that is allowed."""
         if self.options.fail_on_data_loss:
             check_losses(at, earliest, latest)
@@ -188,3 +188,12 @@ class StrataStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, first in earliest.items():
             found[key] = min(max(at.get(key, first), first), max(latest[key], at.get(key, first)))
         return found
+
+
+def _spans(ranges: Mapping[BrokerQueue, tuple[int, int]]) -> list[tuple[str, list[QueueSpan]]]:
+    """What is not empty of some ranges, by broker."""
+    found: dict[str, list[QueueSpan]] = {}
+    for key, (lo, hi) in ranges.items():
+        if lo < hi:
+            found.setdefault(key.broker, []).append(QueueSpan(key.topic, key.queue_id, lo, hi))
+    return list(found.items())

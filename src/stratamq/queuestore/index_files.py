@@ -23,7 +23,7 @@ from stratamq.formats.queue_segment import (
     entry_at,
 )
 from stratamq.queuestore import layout
-from stratamq.queuestore.segment import Segment
+from stratamq.queuestore.segment import Chunk, Segment
 
 READ_AHEAD: Final = 128 * 1024
 """Bytes of bodies read at a time."""
@@ -115,16 +115,7 @@ class IndexFiles:
             fd = self.handles.get(path)
         except FileNotFoundError as error:
             raise TruncatedRecord(path, 0, f"{segment.file_bytes} bytes", "no file") from error
-        parts = []
-        for first, count, offset in segment.chunks:
-            data = self.fs.read(fd, CHUNK.size + ENTRY.size * count, offset)
-            header = decode_chunk_header(data, path=path, offset=offset)
-            rows = data[CHUNK.size :]
-            check_chunk(header, rows, path=path, offset=offset)
-            if header.first != first or header.entries != count:
-                raise ChecksumMismatch(path, offset, f"entries {first} +{count}", f"{header.first} +{header.entries}")
-            parts.append(rows)
-        table = segment.table = b"".join(parts)
+        table = segment.table = b"".join([read_chunk(self.fs, fd, path, chunk) for chunk in segment.chunks])
         self._tables[id(segment)] = segment
         self.cache_bytes += len(table)
         self._shrink(segment)
@@ -140,3 +131,15 @@ class IndexFiles:
             if oldest.table is not None:
                 self.cache_bytes -= len(oldest.table)
                 oldest.table = None
+
+
+def read_chunk(fs: FileSystem, fd: int, path: str, chunk: Chunk) -> bytes:
+    """The rows of one chunk, checked against its header. Raises CorruptionError, OSError."""
+    first, count, offset = chunk
+    data = fs.read(fd, CHUNK.size + ENTRY.size * count, offset)
+    header = decode_chunk_header(data, path=path, offset=offset)
+    rows = data[CHUNK.size :]
+    check_chunk(header, rows, path=path, offset=offset)
+    if header.first != first or header.entries != count:
+        raise ChecksumMismatch(path, offset, f"entries {first} +{count}", f"{header.first} +{header.entries}")
+    return rows

@@ -37,6 +37,10 @@ class Recovered:
     next_queue_id: int = 1
     batch: int = 0
     damaged: int = 0
+    durable: int = 0
+    """Newest frame of the journal that a later one says is synced."""
+    dropped: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Messages without a body, by queue and number: the frame that published them."""
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
@@ -120,14 +124,14 @@ class Replay:
         self._shared = shared
         self._found = found
         self._by_id = {queue.id: queue for queue in found.queues}
-        self.dropped: set[tuple[int, int]] = set()
-        """Queue and number of messages without a body."""
+        self._dropped = found.dropped
         self.id_max = 0
 
     def apply_file(self, read: JournalRead) -> None:
         """All good frames of a journal file."""
         for frame in read.scan.frames:
             self._shared.batch = frame.number
+            self._found.durable = max(self._found.durable, frame.durable)
             for record in decode_records(read.data, frame.start, frame.end, path=read.path):
                 self.apply(record, frame.number)
             self._shared.parts.clear()
@@ -137,7 +141,7 @@ class Replay:
         """One record of frame ``batch``."""
         if isinstance(record, Publish):
             for queue_id, seq in record.targets:
-                self._publish(self._queue(queue_id, batch), seq, record)
+                self._publish(self._queue(queue_id, batch), seq, record, batch)
         elif isinstance(record, Declare):
             self._found.next_queue_id = max(self._found.next_queue_id, record.queue + 1)
             if record.queue not in self._by_id:
@@ -155,8 +159,9 @@ class Replay:
             if isinstance(record, Ack):
                 for first, count in record.runs:
                     queue.ack(range(first, first + count))
-                    if self.dropped:
-                        self.dropped.difference_update([(queue.id, first + i) for i in range(count)])
+                    if self._dropped:
+                        for seq in range(first, first + count):
+                            self._dropped.pop((queue.id, seq), None)
             elif isinstance(record, Mark):
                 queue.mark = max(queue.mark, record.mark)
                 queue.skip_to(max(queue.next_seq, record.mark))
@@ -170,13 +175,14 @@ class Replay:
         for table in (shared.dirty, shared.recent_queues, shared.dropping):
             table.pop(queue.id, None)
         shared.deleted[queue.id] = batch
-        self.dropped = {pair for pair in self.dropped if pair[0] != queue.id}
+        for pair in [pair for pair in self._dropped if pair[0] == queue.id]:
+            del self._dropped[pair]
 
     def _queue(self, queue_id: int, batch: int) -> Queue | None:
         queue = self._by_id.get(queue_id)
         return None if queue is None or queue.stamp >= batch else queue
 
-    def _publish(self, queue: Queue | None, seq: int, record: Publish) -> None:
+    def _publish(self, queue: Queue | None, seq: int, record: Publish, batch: int) -> None:
         if queue is None:
             return
         if seq > queue.next_seq:
@@ -187,7 +193,7 @@ class Replay:
         store = self._shared.persistent
         self.id_max = max(self.id_max, record.stored_id)
         if store.length_of(record.stored_id) != record.size:
-            self.dropped.add((queue.id, seq))
+            self._dropped[queue.id, seq] = batch
             queue.skip_to(seq + 1)
             return
         store.refer(record.stored_id)
@@ -202,7 +208,9 @@ class Replay:
             queue.ack(queue.numbers_between(at, first))
             at = first + count
         kept = {(queue.id, first + i) for first, count in record.kept for i in range(count)}
-        self.dropped = {pair for pair in self.dropped if pair[0] != queue.id or pair in kept or pair[1] >= record.upto}
+        for pair in [pair for pair in self._dropped if pair[0] == queue.id and pair[1] < record.upto]:
+            if pair not in kept:
+                del self._dropped[pair]
 
     def queues(self) -> list[Queue]:
         """The queues that are left, in order of their ids."""
@@ -265,7 +273,7 @@ def recover(
         messages=sum([queue.ready for queue in found.queues]),
         journal_bytes=sum([read.scan.end for read in reads]),
         files_scanned=scanned,
-        messages_dropped=len(replay.dropped),
+        messages_dropped=len(found.dropped),
         truncated_bytes=cut,
         damaged_segments=found.damaged,
     )

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from stratamq.config import HaConfig
 from stratamq.logstore.types import Message, PutDone, PutResult, PutStatus
-from stratamq.replication.ha_config import HaConfig
 
 Put = Callable[[Sequence[Message], PutDone], None]
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)

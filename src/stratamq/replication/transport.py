@@ -78,7 +78,8 @@ class Transport:
         while True:
             with contextlib.suppress(OSError, TimeoutError):
                 host, _, port = self.addresses[node].rpartition(":")
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_S)
+                async with asyncio.timeout(CONNECT_S):
+                    reader, writer = await asyncio.open_connection(host, int(port))
                 try:
                     writer.writelines(hello)
                     self._writers[node] = writer
@@ -167,10 +168,12 @@ async def ask(address: str, request: dict[str, Any]) -> dict[str, Any]:
     """Ask a member something, as the command line does. Raises PeerUnreachable."""
     host, _, port = address.rpartition(":")
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_S)
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.writelines(wire.frame(bytes((wire.ADMIN,)) + json.dumps(request).encode()))
-            return _json(await asyncio.wait_for(read_frame(reader), ADMIN_S))
+            async with asyncio.timeout(ADMIN_S):
+                return _json(await read_frame(reader))
         finally:
             writer.close()
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, RemoteProtocolError) as error:

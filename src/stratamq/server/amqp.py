@@ -25,10 +25,10 @@ from stratamq import __version__
 from stratamq.broker.amqp.broker import AmqpBroker
 from stratamq.broker.amqp.connection import CAPABILITIES, Session
 from stratamq.clock import Clock
+from stratamq.config import LoginFrom
 from stratamq.protocols.amqp.connection import Limits, State
 from stratamq.protocols.amqp.replies import CONNECTION_FORCED, AmqpError
 from stratamq.server.tls import Port, Tls, is_tls, login_name, open_port
-from stratamq.server.tls_config import LoginFrom
 from stratamq.units import KiB, MiB
 
 _log = logging.getLogger(__name__)
@@ -212,7 +212,8 @@ class AmqpListener:
         if self.peers:
             self._all_gone = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._all_gone.wait()
         for peer in list(self.peers):
             peer.abort()
         self._sweeper.cancel()

@@ -15,29 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from stratamq.config import (
-    BrokerConfig,
-    QueueStoreConfig,
-    RetentionConfig,
-    ServerConfig,
-    StoreConfig,
-    TieredConfig,
-    settings_of,
-)
+from stratamq.config import SECTIONS, Section, SettingInfo, key_of, own_name, settings_of
 from stratamq.errors import ConfigError
-from stratamq.replication.ha_config import HaConfig
-from stratamq.server.tls_config import TlsConfig
-
-CONFIG_CLASSES: Final[tuple[type[Any], ...]] = (
-    ServerConfig,
-    BrokerConfig,
-    QueueStoreConfig,
-    StoreConfig,
-    RetentionConfig,
-    TieredConfig,
-    HaConfig,
-    TlsConfig,
-)
 
 ONLY_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     "enableDLegerCommitLog": ("false", "false (groups of brokers are made with stratamq broker --group)"),
@@ -96,19 +75,8 @@ def read_broker_conf(path: Path) -> BrokerConf:
 
 def interpret(properties: Mapping[str, str], *, where: str = "") -> BrokerConf:
     """Turn properties into settings. Raises ConfigError."""
-    known = {
-        info.rocketmq: (config_class, field)
-        for config_class in CONFIG_CLASSES
-        for field, info in settings_of(config_class)
-        if info.rocketmq
-    }
-    own = {
-        own_name(config_class, field.name): (config_class, field)
-        for config_class in CONFIG_CLASSES
-        for field, info in settings_of(config_class)
-        if not info.rocketmq
-    }
-    values: dict[type[Any], dict[str, Any]] = {config_class: {} for config_class in CONFIG_CLASSES}
+    known = {key_of(section, field): (section, field.name) for section in SECTIONS for field, _ in settings_of(section)}
+    values: dict[type[Any], dict[str, Any]] = {section: {} for section in SECTIONS}
     unknown: list[str] = []
     for given, raw in properties.items():
         key, text = ALIASES.get(given, given), raw.strip()
@@ -116,17 +84,12 @@ def interpret(properties: Mapping[str, str], *, where: str = "") -> BrokerConf:
             only, allowed = ONLY_VALUE[key]
             if text.lower() != only.lower():
                 raise ConfigError(key, text, allowed, where=where)
-        elif key in known or key in own:
-            config_class, field = known.get(key) or own[key]
-            values[config_class][field.name] = convert(key, text, _type_of(config_class, field.name), where=where)
+        elif key in known:
+            section, name = known[key]
+            values[section][name] = convert(key, text, _type_of(section, name), where=where)
         elif key != _ROOT_KEY:
             unknown.append(key)
     return BrokerConf(values, properties.get(_ROOT_KEY, "").strip() or None, sorted(unknown))
-
-
-def own_name(config_class: type[Any], name: str) -> str:
-    """What a setting is called in a file where RocketMQ has no name for it."""
-    return str(getattr(config_class, "PREFIX", "")) + name
 
 
 def build(config_class: type[Any], *layers: Mapping[str, Any]) -> Any:
@@ -155,33 +118,22 @@ def convert(key: str, text: str, kind: Any, *, where: str = "") -> Any:
     return text
 
 
-def _type_of(config_class: type[Any], name: str) -> Any:
-    return typing.get_type_hints(config_class)[name]
+def _type_of(section: type[Section], name: str) -> Any:
+    return typing.get_type_hints(section)[name]
 
 
 def render_settings() -> str:
     """docs/configuration.md: every setting with its default, bounds and text."""
     parts = [_PAGE_HEAD]
-    for config_class in CONFIG_CLASSES:
-        parts.append(f"\n## {_TITLES[config_class.__name__]}\n\n{(config_class.__doc__ or '').strip()}\n\n")
+    for section in SECTIONS:
+        parts.append(f"\n## {section.TITLE}\n\n{(section.__doc__ or '').strip()}\n\n")
         parts.append("| setting | in broker.conf | default | allowed | what it does |\n|---|---|---|---|---|\n")
-        for field, info in settings_of(config_class):
-            parts.append(_row(own_name(config_class, field.name), field, info))
+        for field, info in settings_of(section):
+            parts.append(_row(own_name(section, field.name), field, info))
     only = "".join(f"| `{key}` | {allowed} |\n" for key, (_, allowed) in sorted(ONLY_VALUE.items()))
     parts.append(_PAGE_TAIL + only)
     return "".join(parts)
 
-
-_TITLES: Final = {
-    "ServerConfig": "Ports and connections",
-    "BrokerConfig": "Broker",
-    "StoreConfig": "Store",
-    "RetentionConfig": "Retention",
-    "TieredConfig": "Cold tier",
-    "QueueStoreConfig": "AMQP queues",
-    "HaConfig": "Master and slaves",
-    "TlsConfig": "TLS",
-}
 
 _PAGE_HEAD: Final = """\
 # Configuration
@@ -207,7 +159,7 @@ These keys of RocketMQ are understood, and any other value is refused, because i
 """
 
 
-def _row(name: str, field: dataclasses.Field[Any], info: Any) -> str:
+def _row(name: str, field: dataclasses.Field[Any], info: SettingInfo) -> str:
     default = field.default
     if isinstance(default, enum.Enum):
         shown = str(default.value)
@@ -220,7 +172,7 @@ def _row(name: str, field: dataclasses.Field[Any], info: Any) -> str:
     return f"| `{name}` | {rocketmq} | {f'`{shown}`' if shown else 'empty'} | {allowed} | {info.doc} |\n"
 
 
-def _allowed(default: Any, info: Any) -> str:
+def _allowed(default: Any, info: SettingInfo) -> str:
     if isinstance(default, bool):
         return "true, false"
     if isinstance(default, enum.Enum):

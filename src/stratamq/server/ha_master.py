@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stratamq.clock import Clock
-from stratamq.config import FlushMode
+from stratamq.config import FlushMode, HaConfig
 from stratamq.errors import RemoteProtocolError
 from stratamq.logstore.store import LogStore
-from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.ha_serving import SlaveLink, SlaveRefused, copied_up_to, in_sync_copies
 from stratamq.replication.ha_wire import FRAME_HEAD, ReportReader
 from stratamq.units import KiB
@@ -179,7 +178,8 @@ class HaMaster:
                 link.sent(0, self._clock.monotonic_ms())
                 await writer.drain()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await event.wait()
 
     def _send_some(self, link: SlaveLink, writer: asyncio.StreamWriter) -> bool:
         """Write the next frames to the socket; False when there is nothing to send now. Raises SlaveRefused."""

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stratamq.clock import Clock
-from stratamq.config import FlushMode
+from stratamq.config import FlushMode, HaConfig
 from stratamq.errors import LogsDiffer, RemoteProtocolError, StoreError, StoreFailed, StrataError
-from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.ha_following import Following
 from stratamq.replication.ha_store import SlaveCommitter, SlaveStore
 from stratamq.replication.ha_wire import REPORT, Frame, FrameReader

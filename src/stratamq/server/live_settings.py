@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, settings_of
+from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig, key_of, settings_of
 from stratamq.errors import AccessDenied, ConfigError, InvalidArgument
 from stratamq.files.durable import read_file, replace_file
 from stratamq.server.broker_conf import IN_SECONDS, interpret, parse_properties
@@ -48,15 +48,10 @@ LIVE_NAMES: Final[Live] = {
 VALUE_BYTES_MAX: Final = 64 * 1024
 
 
-def key_of(field: dataclasses.Field[Any]) -> str:
-    """A setting's name in files and requests: RocketMQ's where it has one."""
-    return field.metadata["setting"].rocketmq or field.name
-
-
 def live_keys(live: Live = LIVE) -> list[str]:
     """The names of all settings that may change live, sorted."""
     return sorted(
-        key_of(field) for kind, names in live.items() for field, _ in settings_of(kind) if field.name in names
+        key_of(kind, field) for kind, names in live.items() for field, _ in settings_of(kind) if field.name in names
     )
 
 
@@ -72,7 +67,7 @@ def property_lines(configs: Iterable[Any]) -> str:
     lines = []
     for config in configs:
         for field, _ in settings_of(type(config)):
-            key, value = key_of(field), getattr(config, field.name)
+            key, value = key_of(type(config), field), getattr(config, field.name)
             lines.append(f"{key}={property_text(value // 1000 if key in IN_SECONDS else value)}\n")
     return "".join(lines)
 
@@ -120,7 +115,7 @@ class LiveSettings:
     def _changed(self, wanted: Mapping[str, str]) -> dict[type[Any], Any]:
         live, all_keys = set(live_keys(self._live)), set()
         for config in self.configs.values():
-            all_keys |= {key_of(field) for field, _ in settings_of(type(config))}
+            all_keys |= {key_of(type(config), field) for field, _ in settings_of(type(config))}
         for key in wanted:
             if key in all_keys and key not in live:
                 raise AccessDenied(f"{key} holds from the start on: set it in broker.conf and start the broker anew")

@@ -13,7 +13,6 @@ import dataclasses
 import errno
 import json
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +20,11 @@ from typing import Any, Final
 from stratamq.broker.broker import Broker
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import FlushMode, TieredConfig
+from stratamq.config import FlushMode, HaConfig, TieredConfig
 from stratamq.errors import ConfigError, ServiceUnavailable, StoreError, StrataError
-from stratamq.files.durable import ConfigFile, replace_file
+from stratamq.files.durable import ConfigFile
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
-from stratamq.replication.ha_config import HaConfig
 from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes
@@ -34,8 +32,10 @@ from stratamq.replication.snapshot import clear_for_install
 from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.amqp_group import GroupAmqp
 from stratamq.server.amqp_group_log import GroupLog, needed_from, record_at_or_above
-from stratamq.server.lifecycle import Server, Settings, remove_ready_file
+from stratamq.server.lifecycle import Server
+from stratamq.server.process import run
 from stratamq.server.retention import offsets_of
+from stratamq.server.settings import Settings
 from stratamq.server.sockets import PortUnusable, advertised_host, bind, raise_file_limit
 from stratamq.server.storage import OpenedStore
 
@@ -358,24 +358,11 @@ class MemberProcess:
                     return
                 await asyncio.sleep(0.02)
 
-    def addresses(self) -> dict[str, str]:
+    def ready(self) -> dict[str, str]:
         """What the ready file says."""
         return {"peer": self._membership.peers[self._membership.node], "node": self._membership.node}
 
 
 async def serve_member(settings: Settings, membership: Membership, *, ready_file: Path | None = None) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
-    wanted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, wanted.set)
-    process = MemberProcess(settings, membership)
-    await process.start()
-    try:
-        if ready_file is not None:
-            replace_file(str(ready_file), json.dumps(process.addresses()).encode() + b"\n")
-        await wanted.wait()
-    finally:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        await process.stop()
+    await run(MemberProcess(settings, membership), ready_file=ready_file)

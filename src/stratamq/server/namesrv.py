@@ -17,7 +17,7 @@ from stratamq.nameserver.routes import DataVersion, QueueData, Registration, Rou
 from stratamq.server.live_settings import LIVE_NAMES, LiveSettings, with_kept
 from stratamq.server.remoting import RemotingListener, RemotingPeer
 from stratamq.server.requests.base import collect
-from stratamq.server.requests.namesrv_brokers import BrokerRequests
+from stratamq.server.requests.namesrv_brokers import BrokerRequests, queue_mapping
 from stratamq.server.requests.namesrv_kv import KvRequests
 from stratamq.server.requests.namesrv_routes import RouteRequests
 from stratamq.server.requests.settings import NameSettingsRequests
@@ -63,6 +63,7 @@ class NameServer:
                     name: _queue_data(topic.routed(broker.config.permission))
                     for name, topic in broker.topics.configs().items()
                 },
+                mappings={topic: queue_mapping(info) for topic, info in broker.static_topics.infos().items()},
             ),
             now_ms=self._clock.monotonic_ms(),
             permanent=True,
@@ -71,7 +72,9 @@ class NameServer:
     def update_own(self, broker: Broker, topic: TopicConfig) -> None:
         """A topic of the broker of this process was made or changed."""
         routed = topic.routed(broker.config.permission)
-        self.routes.add_topic(topic.topic_name, {broker.config.broker_name: _queue_data(routed)})
+        name, mapping = broker.config.broker_name, broker.static_topics.find(topic.topic_name)
+        self.routes.add_topic(topic.topic_name, {name: _queue_data(routed)})
+        self.routes.set_mapping(topic.topic_name, name, None if mapping is None else queue_mapping(mapping.info()))
 
     def forget_own(self, broker_name: str, topic: str) -> None:
         """A topic of the broker of this process is gone."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import signal
 from pathlib import Path
 from typing import Final
 
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import ServerConfig
-from stratamq.files.durable import ConfigFile, replace_file
-from stratamq.server.lifecycle import remove_ready_file
+from stratamq.config import ServerConfig, TlsConfig
+from stratamq.files.durable import ConfigFile
 from stratamq.server.live_settings import NAMES_FILE
 from stratamq.server.namesrv import NameServer
+from stratamq.server.process import every, run
 from stratamq.server.sockets import advertised_host, bind, port_of, raise_file_limit
 from stratamq.server.tls import open_tls
-from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 SWEEP_S: Final = 5.0
@@ -45,19 +42,18 @@ class NameServerProcess:
         self.names = NameServer(self._config, self._clock, self._file, self._kept, self._tls)
         self.address = f"{advertised_host(self._config.host, '')}:{port_of(sock)}"
         await self.names.listener.listen(sock)
-        self._task = asyncio.create_task(self._sweep())
+        self._task = asyncio.create_task(every(SWEEP_S, self._sweep))
         _log.info("ready: name server %s", self.address)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                self.names.listener.sweep()
-                self.names.expire()
-                if self._tls is not None:
-                    self._tls.refresh()
-            except Exception:
-                _log.exception("periodic work failed")
+    def ready(self) -> dict[str, str]:
+        """Where clients reach it."""
+        return {"namesrv": self.address}
+
+    def _sweep(self) -> None:
+        self.names.listener.sweep()
+        self.names.expire()
+        if self._tls is not None:
+            self._tls.refresh()
 
     async def stop(self) -> None:
         """Close every connection, then the port."""
@@ -71,17 +67,4 @@ async def serve_names(
     config: ServerConfig, data_dir: Path, *, tls: TlsConfig | None = None, ready_file: Path | None = None
 ) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
-    wanted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, wanted.set)
-    process = NameServerProcess(config, data_dir, tls=tls)
-    await process.start()
-    try:
-        if ready_file is not None:
-            replace_file(str(ready_file), json.dumps({"namesrv": process.address}).encode() + b"\n")
-        await wanted.wait()
-    finally:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        await process.stop()
+    await run(NameServerProcess(config, data_dir, tls=tls), ready_file=ready_file)

@@ -43,6 +43,11 @@ class Identity:
     broker_id: int = 0
     ha_address: str = ""
     topics: Mapping[str, Any] = field(default_factory=dict)
+    mappings: Mapping[str, Any] = field(default_factory=dict)
+    """By static topic which of its queues are led here (`StaticTopics.infos`)."""
+    mapping_version: Mapping[str, int] = field(
+        default_factory=lambda: {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    )
     state_version: int = 0
     """Of two that claim one id, name servers believe the one with the higher version: the term of a group's leader."""
     timeout_ms: int | None = None
@@ -62,10 +67,10 @@ class Identity:
         version = {**self.topics.get("dataVersion", {}), "stateVersion": self.state_version}
         wrapper = {
             "dataVersion": version,
-            "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+            "mappingDataVersion": self.mapping_version,
             "topicConfigTable": self.topics.get("topicConfigTable", {}),
             "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
+            "topicQueueMappingInfoMap": self.mappings,
         }
         body = dump({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}).encode()
         ext = self.header() | {

@@ -8,18 +8,18 @@ leader where the last one was, without asking the name server.
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
 import signal
 import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from stratamq.files.durable import replace_file
-from stratamq.server.lifecycle import Settings, remove_ready_file
 from stratamq.server.namesrv_process import NameServerProcess
+from stratamq.server.process import run
+from stratamq.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 PAUSE_S: Final = 2.0
@@ -51,11 +51,12 @@ class Replicas:
         self._names = NameServerProcess(server, settings.data_dir / "names")
         await self._names.start()
         first = settings.server.broker_port
-        shared = first or free_port(host)
+        free = [] if first else free_ports(host, self._count + 1)
+        shared = first or free.pop()
         for number in range(1, self._count + 1):
             above = first + (number - 1) * PORTS_APART + PEER_PORT_ABOVE
             self.brokers[f"n{number}"] = f"{host}:{shared}"
-            self.peers[f"n{number}"] = f"{host}:{above if first else free_port(host)}"
+            self.peers[f"n{number}"] = f"{host}:{above if first else free.pop()}"
         for node in self.brokers:
             self._tasks.append(asyncio.create_task(self._keep(node)))
 
@@ -63,6 +64,10 @@ class Replicas:
     def namesrv(self) -> str:
         """Where clients ask for routes."""
         return "" if self._names is None else self._names.address
+
+    def ready(self) -> dict[str, Any]:
+        """Where the name server, the brokers and the members for each other are."""
+        return {"namesrv": self.namesrv, "brokers": self.brokers, "peers": self.peers}
 
     async def _keep(self, node: str) -> None:
         """Run one member, again and again."""
@@ -101,7 +106,8 @@ class Replicas:
                 child.send_signal(signal.SIGTERM)
         running = [child.wait() for child in self._children.values()]
         try:
-            await asyncio.wait_for(asyncio.gather(*running), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(*running)
         except TimeoutError:
             for child in self._children.values():
                 if child.returncode is None:
@@ -113,27 +119,15 @@ class Replicas:
             await self._names.stop()
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+def free_ports(host: str, count: int) -> list[int]:
+    """So many ports, all different, that nobody listens on now. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in held:
+            sock.bind((host, 0))
+        return [int(sock.getsockname()[1]) for sock in held]
 
 
 async def serve_replicas(settings: Settings, count: int, *, ready_file: Path | None = None) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
-    wanted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, wanted.set)
-    replicas = Replicas(settings, count)
-    await replicas.start()
-    try:
-        if ready_file is not None:
-            found = {"namesrv": replicas.namesrv, "brokers": replicas.brokers, "peers": replicas.peers}
-            replace_file(str(ready_file), json.dumps(found).encode() + b"\n")
-        await wanted.wait()
-    finally:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        await replicas.stop()
+    await run(Replicas(settings, count), ready_file=ready_file)

@@ -14,13 +14,12 @@ from typing import Any, Final, Protocol
 
 from stratamq.broker.broker import Broker
 from stratamq.clock import Clock
-from stratamq.config import ServerConfig, StoreConfig
+from stratamq.config import BrokerRole, HaConfig, ServerConfig, StoreConfig
 from stratamq.errors import ConfigError, ServiceUnavailable, StrataError
 from stratamq.logstore.store import LogStore
 from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.replication.ha_committer import SyncMasterCommitter
-from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.replication.ha_store import REFUSAL, SlaveCommitter, SlaveStore
 from stratamq.server.ha_master import HaMaster
 from stratamq.server.ha_slave import HaSlave

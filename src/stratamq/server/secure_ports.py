@@ -7,13 +7,12 @@ import logging
 import socket
 from collections.abc import Callable
 
-from stratamq.config import ServerConfig
+from stratamq.config import ServerConfig, TlsConfig
 from stratamq.errors import ConfigError
 from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.http import HttpServer
 from stratamq.server.sockets import port_of
 from stratamq.server.tls import open_tls
-from stratamq.server.tls_config import TlsConfig
 
 _log = logging.getLogger(__name__)
 

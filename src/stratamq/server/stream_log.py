@@ -13,7 +13,7 @@ from stratamq.broker.delays import STORED
 from stratamq.broker.topics import PERM_READ, PERM_WRITE, is_system_topic
 from stratamq.errors import FlowControlled, ReadPending, ServiceUnavailable
 from stratamq.formats import properties as names
-from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB, Record, decode_record
+from stratamq.formats.message import SYS_COMPRESSED, SYS_COMPRESSION_MASK, SYS_COMPRESSION_ZLIB, Record, decode_records
 from stratamq.formats.properties import decode_properties, encode_properties
 from stratamq.logstore.types import GetStatus, Message, PutResult
 from stratamq.protocols.amqp.replies import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
@@ -92,7 +92,7 @@ class BrokerStreams:
             _log.warning("stream %s cannot be read at offset %d: %s", topic, offset, error)
             return (), offset
         if found.status is GetStatus.FOUND:
-            return [_stream_record(record) for view in found.records for record in _records(view)], found.next_offset
+            return [_stream_record(record) for record in decode_records(found.records)], found.next_offset
         if found.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL):
             return (), found.next_offset  # cleaned away meanwhile: go on with what is left
         return (), offset
@@ -106,16 +106,6 @@ class BrokerStreams:
 
 def _nobody(queue_id: int) -> None:
     """Nobody reads the stream any more."""
-
-
-def _records(view: memoryview) -> list[Record]:
-    found = []
-    at = 0
-    while at < len(view):
-        record = decode_record(view[at:])
-        found.append(record)
-        at += record.size
-    return found
 
 
 def _stream_record(record: Record) -> StreamRecord:

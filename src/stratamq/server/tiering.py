@@ -17,6 +17,7 @@ from stratamq.broker.topics import TopicConfig
 from stratamq.clock import Clock
 from stratamq.config import BrokerConfig, TieredConfig, TieredLevel
 from stratamq.logstore.store import LogStore
+from stratamq.server.settings import Settings
 from stratamq.tiered.local import LogQueues
 from stratamq.tiered.offline import FOLDER
 from stratamq.tiered.owner import Work
@@ -51,7 +52,7 @@ class Tiering:
             local,
             policy,
             clock,
-            is_topic=lambda topic: find_topic(topic) is not None,
+            is_topic=lambda topic: _may_be_copied(find_topic(topic)),
             reserve_time=lambda topic: _reserve_time(find_topic(topic)),
             own_names={broker.cluster_name, broker.broker_name},
         )
@@ -133,5 +134,22 @@ class Tiering:
         self.service.close()
 
 
+def tiering_of(
+    store: object, settings: Settings, clock: Clock, find_topic: Callable[[str], TopicConfig | None]
+) -> Tiering | None:
+    """The cold tier behind a broker's store; None without an address, on a slave, and for a store without files.
+
+    Raises what `Tiering` raises.
+    """
+    if not settings.tiered.address or not isinstance(store, LogStore) or settings.ha.is_slave:
+        return None
+    return Tiering(store, settings.tiered, settings.broker, settings.data_dir, clock, find_topic=find_topic)
+
+
 def _reserve_time(topic: TopicConfig | None) -> str | None:
     return None if topic is None else topic.attributes.get("reserve.time")
+
+
+def _may_be_copied(topic: TopicConfig | None) -> bool:
+    """Whether a topic exists and each of its records is one message: what the tier counts offsets by."""
+    return topic is not None and not topic.is_batch

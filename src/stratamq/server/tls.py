@@ -21,8 +21,8 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from stratamq.config import ClientAuth, LoginFrom, TlsConfig, TlsMode
 from stratamq.errors import ConfigError
-from stratamq.server.tls_config import ClientAuth, LoginFrom, TlsConfig, TlsMode
 
 _log = logging.getLogger(__name__)
 

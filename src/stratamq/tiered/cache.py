@@ -194,7 +194,7 @@ class FetchedBlocks:
         if segment.format != FLAT:
             from stratamq.tiered.parquet import read_groups
 
-            raws = read_groups(self._backend, segment, index, numbers)
+            raws = list(read_groups(self._backend, segment, index, numbers))
             self._count(sum(int(index.blocks["stored_bytes"][number]) for number in numbers))
             return raws
         first, last = index.blocks[numbers[0]], index.blocks[numbers[-1]]

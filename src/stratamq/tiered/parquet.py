@@ -38,10 +38,12 @@ from stratamq.formats.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from stratamq.tiered import parquet_rows
 from stratamq.tiered.backend import Backend, put_checked
 from stratamq.tiered.joining import flat_blocks, read_index
+from stratamq.units import MiB
 
 ROWS_A_GROUP: Final = 1_024
-GROUP_BYTES: Final = 8 * 1024 * 1024
-"""A row group is closed when it has so many rows or bytes of records."""
+GROUP_BYTES_MIN: Final = MiB
+GROUP_BYTES_MAX: Final = 8 * MiB
+"""A row group ends at so many rows or ``GROUP_BYTES_MIN`` of records, whichever is more, and at ``GROUP_BYTES_MAX``."""
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 SCHEMA: Final = pa.schema(
     [
@@ -210,13 +212,12 @@ def records_of(table: Any) -> bytes:
 def regrouped(blocks: Iterator[RawBlock]) -> Iterator[RawBlock]:
     """Blocks joined into the size of row groups."""
     held: list[RawBlock] = []
+    rows = size = 0
     for block in blocks:
-        if held and (
-            sum(one.messages for one in held) + block.messages > ROWS_A_GROUP
-            or sum(len(one.data) for one in held) + len(block.data) > GROUP_BYTES
-        ):
+        rows, size = rows + block.messages, size + len(block.data)
+        if held and (size > GROUP_BYTES_MAX or (rows > ROWS_A_GROUP and size > GROUP_BYTES_MIN)):
             yield _joined(held)
-            held = []
+            held, rows, size = [], block.messages, len(block.data)
         held.append(block)
     if held:
         yield _joined(held)
@@ -317,19 +318,16 @@ def open_segment(backend: Backend, segment: Segment) -> pq.ParquetFile:
     return file
 
 
-def read_groups(backend: Backend, segment: Segment, index: SegmentIndex, numbers: Sequence[int]) -> list[bytes]:
+def read_groups(backend: Backend, segment: Segment, index: SegmentIndex, numbers: Sequence[int]) -> Iterator[bytes]:
     """The records of some row groups, each group as one block. Blocks. Raises CorruptionError."""
-    try:
-        with open_segment(backend, segment) as file:
-            found = []
-            for number in numbers:
-                table = file.read_row_group(number, columns=list(_REBUILD))
-                found.append(records_of(table))
-    except NOT_PARQUET as error:
-        raise CorruptionError(segment.name, 0, "Parquet as it was written", str(error)[:200]) from error
-    for number, data in zip(numbers, found, strict=True):
-        check_block(data, index, number, path=segment.name)
-    return found
+    with open_segment(backend, segment) as file:
+        for number in numbers:
+            try:
+                data = records_of(file.read_row_group(number, columns=list(_REBUILD), use_threads=False))
+            except NOT_PARQUET as error:
+                raise CorruptionError(segment.name, 0, "Parquet as it was written", str(error)[:200]) from error
+            check_block(data, index, number, path=segment.name)
+            yield data
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
@@ -344,8 +342,8 @@ def _rows(table: Any) -> Iterator[dict[str, Any]]:
 def read_records(backend: Backend, segment: Segment) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of every record of a Parquet segment."""
     index = read_index(backend, segment)
-    for number, row in enumerate(index.blocks):
-        (data,) = read_groups(backend, segment, index, [number])
+    groups = read_groups(backend, segment, index, range(len(index.blocks)))
+    for first, data in zip(index.blocks["first"].tolist(), groups, strict=True):
         positions = [*record_positions(data).tolist(), len(data)]
         for n in range(len(positions) - 1):
-            yield int(row["first"]) + n, data[positions[n] : positions[n + 1]]
+            yield first + n, data[positions[n] : positions[n + 1]]

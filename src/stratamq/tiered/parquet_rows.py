@@ -7,7 +7,6 @@ way.
 
 from __future__ import annotations
 
-from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from stratamq.errors import CorruptionError
 from stratamq.formats import arrow, vector
-from stratamq.formats.message import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, decode_record, encode_topic
+from stratamq.formats.message import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, encode_topic
 from stratamq.formats.vector import HEAD_DTYPE, Ints, byte_view, window
 
 HOST_BYTES: Final = 8
@@ -63,39 +62,23 @@ def table_of(data: bytes, positions: Ints, topic: str, schema: Any) -> Any | Non
     columns["body"] = arrow.gather(buffer, parts.body_at, parts.body_bytes, pa.binary())
     columns["raw_properties"] = arrow.gather(buffer, parts.properties_at, parts.properties_bytes, pa.binary())
     columns["record"] = pa.nulls(len(positions), pa.binary())
-    columns["message_id"] = _message_ids(data, positions, found)
-    for column in ("tags", "keys", "properties"):
+    for column in ("tags", "keys", "message_id", "properties"):
         columns[column] = found.column(column)
     table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
     return table if records_of(table) == data else None
 
 
 def _decoded(data: bytes, positions: Ints, topic: str) -> Any:
-    """Tags, keys, ids and properties. The reader of logs wants a record to name its own place, so a copy does."""
-    copied = bytearray(data)
-    placed = np.frombuffer(copied, dtype=np.uint8)
-    at = positions[:, None] + np.arange(28, 36)
-    placed[at] = positions.astype(">i8")[:, None].view(np.uint8).reshape(-1, 8)
-    log = arrow.LogView.over("block", 0, copied)
+    """Tags, keys, ids and properties, as the reader of logs gives them."""
+    log = arrow.LogView.over("block", None, data)
     columns = ["tags", "keys", "message_id", "properties"]
     return arrow.record_batch(log, arrow.Rows(positions, topic=topic), columns, decompress=False)
 
 
-def _message_ids(data: bytes, positions: Ints, found: Any) -> Any:
-    """The client's id, else the offset message id with the place where the record really lay."""
-    ids = pc.map_lookup(found.column("properties"), "UNIQ_KEY", "first")
-    missing = pc.is_null(ids).to_numpy(zero_copy_only=False)
-    if not missing.any():
-        return ids
-    values = ids.to_pylist()
-    for row in np.flatnonzero(missing).tolist():
-        values[row] = decode_record(data, int(positions[row])).message_id
-    return pa.array(values, pa.string())
-
-
 def _fixed(values: Any) -> Any:
-    """Rows of 8 bytes as a binary array."""
-    offsets = np.arange(0, HOST_BYTES * (len(values) + 1), HOST_BYTES, dtype=np.int32)
+    """Values of one size in bytes, one row each, as a binary array."""
+    size = values.dtype.itemsize
+    offsets = np.arange(0, size * (len(values) + 1), size, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
     )
@@ -115,34 +98,21 @@ def records_of(table: Any) -> bytes | None:
     for column in ("store_timestamp", "born_timestamp"):
         heads[column] = _numbers(table, column)
     for column in ("born_host", "store_host"):
-        offsets, hosts = _binary(table, column)
+        hosts = _binary(table, column)
+        offsets, data = _offsets(hosts), hosts.buffers()[2]
         if (np.diff(offsets) != HOST_BYTES).any():
             return None
-        heads[column] = window(byte_view(hosts), f"V{HOST_BYTES}")[offsets[:-1]]
-    bodies_at, bodies = _binary(table, "body")
-    properties_at, properties = _binary(table, "raw_properties")
+        heads[column] = window(byte_view(data), f"V{HOST_BYTES}")[offsets[:-1]]
+    bodies, properties = _binary(table, "body"), _binary(table, "raw_properties")
     topic = encode_topic(topics[0].as_py().encode())
-    lengths = np.diff(properties_at)
-    heads["body_bytes"] = np.diff(bodies_at)
+    lengths = np.diff(_offsets(properties))
+    heads["body_bytes"] = np.diff(_offsets(bodies))
     heads["size"] = HEAD_DTYPE.itemsize + heads["body_bytes"].astype(np.int64) + len(topic) + 2 + lengths
     if len(topic) > 128 or (lengths > 0x7FFF).any():
         return None
-    pieces = chain.from_iterable(
-        zip(
-            _slices(heads.tobytes(), np.arange(count + 1) * HEAD_DTYPE.itemsize),
-            _slices(bodies, bodies_at),
-            repeat(topic),
-            _slices(lengths.astype(">i2").tobytes(), np.arange(count + 1) * 2),
-            _slices(properties, properties_at),
-            strict=False,
-        )
-    )
-    return b"".join(pieces)
-
-
-def _slices(data: Any, offsets: Ints) -> Any:
-    bounds = offsets.tolist()
-    return map(memoryview(data).__getitem__, map(slice, bounds[:-1], bounds[1:]))
+    pieces = (_fixed(heads), bodies, pa.scalar(topic, pa.binary()), _fixed(lengths.astype(">i2")), properties)
+    records = pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
+    return bytes(memoryview(records.buffers()[2])[: int(_offsets(records)[-1])])
 
 
 def _numbers(table: Any, column: str) -> Any:
@@ -154,13 +124,17 @@ def _numbers(table: Any, column: str) -> Any:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _binary(table: Any, column: str) -> tuple[Ints, memoryview]:
-    """Offsets and bytes of a binary column."""
+def _binary(table: Any, column: str) -> Any:
+    """A binary column in one piece."""
     values = table.column(column).combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0)
     if values.null_count:
         raise ValueError(f"column {column} has nulls")
-    _, offsets, data = values.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return bounds, memoryview(data if data is not None else b"")
+    return values
+
+
+def _offsets(values: Any) -> Ints:
+    """Where the elements of a binary array begin in its data, and where the last one ends."""
+    found = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    return found.astype(np.int64)

@@ -248,7 +248,7 @@ def make(name: str, golden: Golden, out: Path) -> None:
                 while client.offsets("Orders")[0]["max"] < 21:
                     pass
                 server.kill()
-                answered = [row for row in pending.result(timeout=60) if "exception" not in row]
+                answered = [row for row in pending.result(timeout=150) if "exception" not in row]
                 assert 0 < len(answered) < LOAD, f"{len(answered)} of {LOAD} answered before the kill"
                 sent += answered
         settings = {key: value for key, value in server.settings.items() if not key.startswith("storePath")}

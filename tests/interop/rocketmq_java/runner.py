@@ -44,8 +44,8 @@ DEFAULT_VERSION = "5.3.3"
 SERVER_SOURCES = ("Server.java", "Special.java", "Filter.java")
 
 RESOLVE_TIMEOUT_S = 300
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 60
+START_TIMEOUT_S = 150
+STOP_TIMEOUT_S = 150
 CALL_TIMEOUT_S = 120
 
 # RocketMQ reads and writes Netty's and its own internals by reflection; Java 17 and later refuse that without these.
@@ -96,7 +96,7 @@ def java_tool(name: str) -> str:
 
 def java_major() -> int:
     """The major version of ``java``: 8, 11, 17 and so on."""
-    text = subprocess.run([java_tool("java"), "-version"], capture_output=True, text=True, timeout=30).stderr
+    text = subprocess.run([java_tool("java"), "-version"], capture_output=True, text=True, timeout=120).stderr
     version = text.split('"')[1] if text.count('"') >= 2 else "0"
     parts = version.split(".")
     return int(parts[1] if parts[0] == "1" else parts[0].split("-")[0])
@@ -154,7 +154,7 @@ def _compile(sources: Sequence[Path], jars: Path, classes: Path) -> None:
     partial.mkdir(parents=True)
     release = ["--release", "8"] if java_major() >= 9 else []
     command = [java_tool("javac"), *release, "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(partial)]
-    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=250)
     if done.returncode != 0:
         raise RuntimeError(f"the drivers do not compile:\n{done.stderr}")
     shutil.copy(HERE / "java" / "rmq.logback.xml", partial)
@@ -183,7 +183,7 @@ def jvm_command(*, heap: str, work: Path) -> list[str]:
 def run_java(main: str, *arguments: str, version: str = DEFAULT_VERSION, work: Path | None = None) -> str:
     """Run a driver to its end on the server's jars and return what it printed."""
     command = [*jvm_command(heap="512m", work=work or cache_dir()), "-cp", classpath(version, kind="server")]
-    done = subprocess.run([*command, main, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, main, *arguments], capture_output=True, text=True, timeout=250)
     if done.returncode != 0:
         raise RuntimeError(f"{main} failed:\n{done.stderr[-3000:]}")
     return done.stdout
@@ -484,13 +484,13 @@ class JavaClient:
         self.call("push.start", id=id, namesrv=namesrv, group=group, topic=topic, **options)
         return id
 
-    def poll(self, id: str, *, min: int = 1, timeout_s: float = 20) -> list[Row]:
+    def poll(self, id: str, *, min: int = 1, timeout_s: float = 60) -> list[Row]:
         """What a push consumer received since the last poll; returns early once ``min`` messages are there."""
         wait_s = timeout_s + 10
         rows: list[Row] = self.call("push.poll", id=id, min=min, timeoutMs=int(timeout_s * 1000), wait_s=wait_s)
         return rows
 
-    def wait_queues(self, id: str, count: int, *, timeout_s: float = 60) -> list[Row]:
+    def wait_queues(self, id: str, count: int, *, timeout_s: float = 150) -> list[Row]:
         """Wait until rebalancing gave a push consumer exactly ``count`` queues (retry topics not counted)."""
         deadline = time.monotonic() + timeout_s
         while True:

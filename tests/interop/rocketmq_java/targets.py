@@ -31,9 +31,9 @@ from tests.interop.rocketmq_java.runner import (
     properties,
 )
 
-READY_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 30
-KILL_TIMEOUT_S = 10
+READY_TIMEOUT_S = 150
+STOP_TIMEOUT_S = 150
+KILL_TIMEOUT_S = 60
 
 
 class Target(Protocol):
@@ -249,7 +249,7 @@ def need(target: Target, feature: str) -> None:
         pytest.skip(f"{type(target).__name__} has no {feature} yet")
 
 
-def wait_until(what: str, condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
+def wait_until(what: str, condition: Callable[[], Any], *, timeout_s: float = 150) -> Any:
     """Wait until ``condition`` gives something true, and return that."""
     deadline = time.monotonic() + timeout_s
     while True:

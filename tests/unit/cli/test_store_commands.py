@@ -75,7 +75,7 @@ def test_help_loads_nothing_heavy():
         "import sys\nfrom stratamq.cli.main import main\nmain(['--help'])\nmain(['store', '--help'])\n"
         "print('LOADED', sorted({'numpy', 'pyarrow', 'asyncio', 'aiohttp', 'rich'} & set(sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=110).stdout
     assert out.splitlines()[-1] == "LOADED []"
 
 

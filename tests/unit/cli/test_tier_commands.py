@@ -13,6 +13,8 @@ from stratamq.errors import BackendError, StoreLocked
 from stratamq.testing.backend import FaultyBackend
 from stratamq.tiered.folder import FolderBackend
 from stratamq.tiered.offline import keep_from
+from tests.unit.logstore.stores import put
+from tests.unit.logstore.test_batch_queues import batch
 from tests.unit.tiered.test_store import POLICY, Both
 
 
@@ -52,6 +54,14 @@ def test_status_says_what_is_there_and_what_waits(both, url, tmp_path, capsys):
     assert found["tier"]["waiting_messages"] == 5
     (row,) = found["queues"]
     assert (row["topic"], row["start"], row["end"], row["waiting_messages"]) == ("T", 0, 30, 5)
+
+
+def test_status_names_topics_that_stay_in_local_files(both, url, tmp_path, capsys):
+    both.local.set_queue_type("B", is_batch=True)
+    put(both.local, batch("a", "b"))
+    _, found = run(capsys, "status", url, "--data-dir", str(tmp_path / "s"))
+    assert found["remarks"] == ["topic B stays in local files alone: it has queue.type=BatchCQ."]
+    assert [row["topic"] for row in found["queues"]] == ["T"]
 
 
 def test_list_names_every_segment(both, url, capsys):
@@ -164,6 +174,7 @@ def test_clean_says_nothing_is_lost_that_the_tier_has(both, tmp_path, capsys):
 def test_an_object_store_without_its_package_is_said_with_the_extra_to_install(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "stratamq.tiered.objects", raising=False)
+    monkeypatch.setattr("stratamq.cli.serve.set_up_logging", lambda level: None)  # it is for a whole process
     ports = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0", "--amqp-port", "-1"]
     more = ["--data-dir", str(tmp_path / "d"), *ports] if command[0] == "serve" else []
     assert main([*command, *more]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 import msgspec
@@ -21,9 +22,10 @@ from stratamq.formats.cold_segment import (
     record_positions,
 )
 from stratamq.formats.java import index_key_hash
-from stratamq.formats.message import encode_host, encode_record
+from stratamq.formats.message import MAGIC_V1, encode_host, encode_record
 
 HOST = encode_host("127.0.0.1", 10911)
+MAGIC = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
 
 
 def record(offset: int, *, body: bytes = b"body", properties: bytes = b"", time_ms: int = 5, topic: bytes = b"T"):
@@ -194,6 +196,28 @@ def test_records_come_back_byte_for_byte():
     assert [index.block_of(offset) for offset in (100, 102, 103, 109)] == [0, 0, 1, 3]
     assert (index.blocks["min_ms"][0], index.blocks["max_ms"][0]) == (48, 50)
     assert record_positions(blocks[3]).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [b"", b"a" * 300, b"b"],
+        [b"one", MAGIC * 3, b"three"],  # what looks like a record's beginning stands in a body
+        [MAGIC[1:], MAGIC[:3], b"three"],
+        [b"one", record(7), b"three"],
+    ],
+)
+def test_records_are_found_whatever_their_bodies_hold(bodies):
+    records = [record(100 + n, body=body) for n, body in enumerate(bodies)]
+    records.append(record(110, topic=b"t" * 200))  # the second magic number
+    assert not len(record_positions(b""))
+    for count in range(1, len(records) + 1):
+        data = b"".join(records[:count])
+        found = [0, *itertools.accumulate(map(len, records[:count]))]
+        assert record_positions(data).tolist() == found[:-1]
+        for cut in (data[:-1], data + b"\0", data + MAGIC, data + records[0][:-1]):
+            whole = found[:-1] if len(cut) > len(data) else found[:-2]
+            assert record_positions(cut).tolist() == whole, "up to where records end"
 
 
 def test_keys_are_found():

@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from stratamq.errors import NotAStore
+from stratamq.findings import LISTED_OF_A_KIND_MAX, Severity
 from stratamq.formats.consume_queue import UNIT_BYTES, encode_unit
 from stratamq.formats.message import encode_host
 from stratamq.logstore import mappings
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import LISTED_OF_A_KIND_MAX, Severity
 from tests.unit.logstore.tiny_store import T0, TinyStore, flip, make_sparse
 
 V6 = encode_host("2001:db8::1", 10911)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stratamq.findings import Severity
 from stratamq.logstore.check import CheckReport, check_store
 from stratamq.logstore.check_parts import PartedCheck, run_here
-from stratamq.logstore.findings import Severity
 from tests.golden.archives import unpack_store
 from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.logstore.tiny_store import T0, TinyStore, flip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stratamq.findings import Severity
 from stratamq.logstore import search
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import Severity
 from stratamq.logstore.inspect import inspect_store
 from stratamq.logstore.snapshot import StoreSnapshot
 from stratamq.pipeline.reader import arrow_batches, spans_of

@@ -11,8 +11,8 @@ import pytest
 
 from stratamq.config import FlushMode
 from stratamq.errors import CorruptionError, StoreClosed, StoreFailed, StoreFull
+from stratamq.findings import Severity
 from stratamq.logstore.check import check_store
-from stratamq.logstore.findings import Severity
 from stratamq.testing.clock import ManualClock
 from stratamq.testing.filesystem import FaultyFileSystem, SimulatedCrash
 from tests.unit.logstore.stores import abandon, bodies, contents, message, open_store, put, small_config

@@ -30,7 +30,7 @@ class GatedFileSystem(FaultyFileSystem):
         if "commitlog" in self._paths[fd] and threading.current_thread() is not threading.main_thread():
             self.log_syncs += 1
             self.waiting.release()
-            assert self.gate.wait(30)
+            assert self.gate.wait(100)
         super().sync(fd)
 
 
@@ -66,12 +66,12 @@ class Committing:
         return outcome
 
     async def wait_for_sync_to_begin(self):
-        assert await asyncio.to_thread(self.fs.waiting.acquire, timeout=30)
+        assert await asyncio.to_thread(self.fs.waiting.acquire, timeout=100)
 
 
 async def until(condition):
     """Let the loop turn until background work has made ``condition`` true."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110 - what happens in a thread sets no event here
             await asyncio.sleep(0)
 

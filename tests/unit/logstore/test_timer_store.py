@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from stratamq.errors import BadLength, StoreFailed, StrayFile
 from stratamq.formats.timer import SLOTS, WHEEL_BYTES, TimerCheckpoint, encode_checkpoint
 from stratamq.logstore.timer_store import STEPS_AHEAD_MAX, TimerStore
-from stratamq.testing.filesystem import FaultyFileSystem
+from stratamq.testing.filesystem import FaultyFileSystem, SimulatedCrash
 
 START = 1_767_225_600_000
 FILE_BYTES = 52 * 20 + 16
@@ -75,6 +76,23 @@ def test_a_log_that_ends_anywhere_goes_on(tmp_path: Path, count: int) -> None:
     assert (again.rebuilt_before, again.wheel.pending()) == (0, count)
     add(again, 25, first=count)
     assert again.wheel.pending() == count + 25
+    again.close()
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_a_process_that_dies_while_it_opens_leaves_what_the_next_one_can_open(tmp_path: Path, nth: int) -> None:
+    """What lies behind the checkpoint is taken away at opening, and the file never has another length meanwhile."""
+    files = open_timer(tmp_path)
+    add(files, 23)
+    files.sync(files.begin_sync())
+    add(files, 7, first=23)
+    files.close()
+    disk = FaultyFileSystem()
+    disk.crash_at(nth)
+    with contextlib.suppress(SimulatedCrash):
+        open_timer(tmp_path, disk).close()
+    again = open_timer(tmp_path)
+    assert (again.rebuilt_before, again.wheel.pending()) == (0, 23)
     again.close()
 
 

@@ -108,6 +108,35 @@ class FakeBroker:
         return _answer(ResponseCode.SUCCESS, body=b"".join(found), **where)
 
 
+class FakeCluster:
+    """Several brokers behind the interface of `Calls`: broker ``a`` at ``a:1`` and so on, name server ``n:1``."""
+
+    def __init__(self, **brokers: FakeBroker) -> None:
+        self.brokers = brokers
+        self.routes = {name: {"0": f"{name}:1"} for name in brokers}
+        for name, broker in brokers.items():
+            broker.brokers = self.routes
+            broker.records = {n: record("orders", 0, n, b"%s %d" % (name.encode(), n)) for n in broker.records}
+
+    def call(self, address: str, code: int, ext: Mapping[str, str], body: bytes = b"") -> Answer:
+        return self._at(address).call(address, code, ext, body)
+
+    def ask(self, address: str, code: int, ext: Mapping[str, str], body: bytes = b"") -> int:
+        return self._at(address).ask(address, code, ext, body)
+
+    def answer(self, address: str, opaque: int) -> Answer:
+        return self._at(address).answer(address, opaque)
+
+    def drop(self, address: str) -> None:
+        self._at(address).drop(address)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _at(self, address: str) -> FakeBroker:
+        return self.brokers.get(address.partition(":")[0]) or next(iter(self.brokers.values()))
+
+
 def _answer(code: int, *, body: bytes = b"", **fields: int) -> Answer:
     import msgspec
 

@@ -105,6 +105,13 @@ def test_another_schema_is_refused():
         ('{"add": {"path": "/etc/passwd", "size": 1}}', CorruptionError),
         ('{"add": {"path": "s3://x", "size": 1}}', CorruptionError),
         ('{"add": 1}', CorruptionError),
+        ('{"add": {"path": "data/x"}}', CorruptionError),
+        ('{"add": {"path": "data/x", "size": "many"}}', CorruptionError),
+        ('{"add": {"path": "data/x", "size": 1, "stats": "{"}}', CorruptionError),
+        ('{"txn": {"appId": ["q"], "version": 1}}', CorruptionError),
+        ('{"txn": {"appId": "q"}}', CorruptionError),
+        ('{"metaData": {"schemaString": "[]"}}', CorruptionError),
+        ('{"protocol": {"minReaderVersion": "three"}}', CorruptionError),
         ('{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7}}', PipelineError),
     ],
 )
@@ -113,6 +120,14 @@ def test_logs_that_are_not_ours_are_refused(text, error):
     lake.backend.put_new("_delta_log/00000000000000000000.json", [text.encode()])
     with pytest.raises(error):
         lake.snapshot()
+
+
+def test_names_may_hold_what_other_texts_end_lines_with():
+    lake = Lake(MemoryBackend())
+    schema = SCHEMA.replace('"n"', '"n\u2028\x85"', 1)
+    assert lake.commit("q\u2028", 0, schema, [], 10)
+    assert not lake.commit("q\u2028", 0, schema, [], 10)
+    assert lake.snapshot().schema == schema
 
 
 def test_a_log_that_was_cut_off_is_refused():

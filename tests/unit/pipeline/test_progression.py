@@ -7,19 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratamq.errors import DataLost, PipelineError
-from stratamq.logstore.types import QueueKey
 from stratamq.pipeline.progression import (
+    BrokerQueue,
     batch_ranges,
     check_losses,
     decode_offsets,
     encode_end,
     encode_offsets,
     next_end,
+    on_brokers,
     share_limit,
 )
 
-KEYS = st.builds(QueueKey, st.sampled_from(["a", "b", "c"]), st.integers(0, 12))
-A0 = QueueKey("a", 0)
+TOPICS, NUMBERS = st.sampled_from(["a", "b", "c"]), st.integers(0, 12)
+KEYS = st.builds(BrokerQueue, TOPICS, NUMBERS, st.just(""))
+BROKERS = ["b1", "odd/7", "ü"]
+NAMED = st.builds(BrokerQueue, TOPICS, NUMBERS, st.sampled_from(BROKERS))
+A0 = BrokerQueue("a", 0)
 
 
 @given(st.dictionaries(KEYS, st.integers(0, 2**62)))
@@ -30,7 +34,37 @@ def test_offsets_survive_a_checkpoint_in_a_fixed_order(offsets):
     assert repr(encode_offsets(backwards)) == repr(document)
 
 
-@pytest.mark.parametrize("document", [{"a": 1}, {"a": {"x": 1}}, {"a": {"0": -1}}, {"a": {"0": True}}])
+@given(st.dictionaries(NAMED, st.tuples(st.integers(0, 2**40), st.integers(0, 9))))
+def test_offsets_on_several_brokers_survive_as_well(ranges):
+    offsets = {key: lo for key, (lo, _) in ranges.items()}
+    brokers = sorted({key.broker for key in ranges})
+    assert on_brokers(decode_offsets(encode_offsets(offsets)), brokers) == offsets
+    end = encode_end(offsets, {key: lo + count for key, (lo, count) in ranges.items()})
+    assert on_brokers(batch_ranges(end), brokers) == {key: (lo, lo + n) for key, (lo, n) in ranges.items() if n}
+
+
+def test_brokers_are_named_where_there_are_several():
+    one = {BrokerQueue("a", 3, "x"): 7, BrokerQueue("a", 10, "x"): 8}
+    assert encode_offsets(one) == {"a": {"3": 7, "10": 8}}
+    assert encode_offsets({**one, BrokerQueue("a", 3, "y"): 9}) == {"a": {"x/3": 7, "y/3": 9, "x/10": 8}}
+
+
+def test_checkpoints_of_another_set_of_brokers_go_on_or_are_refused():
+    old, new = {"a": {"0": 5}}, {"a": {"x/0": 5, "y/0": 6}}
+    assert on_brokers(decode_offsets(old), [""]) == {A0: 5}
+    assert on_brokers(decode_offsets(old), ["x"]) == {BrokerQueue("a", 0, "x"): 5}
+    with pytest.raises(PipelineError, match="brokers x, y now: go on with one by the option broker"):
+        on_brokers(decode_offsets(old), ["x", "y"])
+    both = {BrokerQueue("a", 0, "x"): 5, BrokerQueue("a", 0, "y"): 6}
+    for brokers in (["x", "y"], ["x"], ["x", "y", "z"]):
+        assert on_brokers(decode_offsets(new), brokers) == both, "a broker that is away keeps its offset"
+    with pytest.raises(PipelineError, match="has offsets of the brokers x, y"):
+        on_brokers(decode_offsets(new), [""])
+
+
+@pytest.mark.parametrize(
+    "document", [{"a": 1}, {"a": {"x": 1}}, {"a": {"0": -1}}, {"a": {"0": True}}, {"a": {"/0": 1}}, {"a": {"b/": 1}}]
+)
 def test_a_foreign_checkpoint_is_refused(document):
     with pytest.raises(PipelineError, match="checkpoint"):
         decode_offsets(document)

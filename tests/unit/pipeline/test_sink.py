@@ -75,7 +75,7 @@ def test_a_peer_that_is_no_name_server(answer, error):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with Producer(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=5) as producer, pytest.raises(error):
+        with Producer(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=100) as producer, pytest.raises(error):
             producer.queues("orders")
         thread.join()
 

@@ -28,7 +28,7 @@ class SlowDisk(MemoryDisk):
         self.syncs = 0
 
     def sync(self, fd):
-        self.allowed.wait(10)
+        self.allowed.wait(100)
         self.syncs += 1
         super().sync(fd)
 
@@ -56,7 +56,7 @@ def noted(confirmed: list[object], number: int, error: StoreError | None) -> Non
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something is true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110 - nothing tells that a timer of the committer has run
             await asyncio.sleep(0.001)
 

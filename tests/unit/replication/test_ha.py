@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stratamq.config import BrokerRole, HaConfig
 from stratamq.errors import ConfigError, LogsDiffer, RemoteProtocolError
 from stratamq.formats.message import encode_blank
-from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.replication.ha_following import Following, RecordCutter
 from stratamq.replication.ha_serving import SlaveLink, SlaveRefused, copied_up_to, in_sync_copies
 from stratamq.replication.ha_wire import BODY_BYTES_MAX, FRAME_HEAD, REPORT, Frame, FrameReader, ReportReader

@@ -20,22 +20,8 @@ from stratamq.protocols.remoting.codes import RequestCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
 from stratamq.protocols.remoting.replies import encode_response, response_to_error
 from stratamq.server.live_settings import KEPT_FILE, LiveSettings
-from stratamq.server.requests.assignment import AssignmentRequests
-from stratamq.server.requests.base import Answered, collect
-from stratamq.server.requests.families import admin_families
-from stratamq.server.requests.ha import HaRequests
-from stratamq.server.requests.members import MemberRequests
-from stratamq.server.requests.messages import MessageRequests
-from stratamq.server.requests.offsets import OffsetRequests
-from stratamq.server.requests.pop import PopRequests
-from stratamq.server.requests.pop_acks import PopAckRequests
-from stratamq.server.requests.pull import PullRequests
-from stratamq.server.requests.reply import ReplyRequests
-from stratamq.server.requests.send import SendRequests
-from stratamq.server.requests.send_back import SendBackRequests
-from stratamq.server.requests.settings import SettingsRequests
-from stratamq.server.requests.timers import TimerRequests
-from stratamq.server.requests.transactions import TransactionRequests
+from stratamq.server.requests.base import Answered
+from stratamq.server.requests.families import BrokerFamilies
 from stratamq.testing.clock import ManualClock
 from tests.unit.protocols import wire
 from tests.unit.protocols.wire import Answer
@@ -145,32 +131,15 @@ class Harness:
             clock=self.clock,
             process_id=77,
         )
-        self.pulls = PullRequests(self.broker)
-        self.pops = PopRequests(self.broker)
-        self.members = MemberRequests(self.broker)
-        self.committer.on_arrivals = self.pulls.arrived
         self.live = LiveSettings(
             {BrokerConfig: self.broker.config, StoreConfig: SMALL, RetentionConfig: RetentionConfig()},
             folder / KEPT_FILE,
             apply=lambda configs: self.broker.reconfigure(configs[BrokerConfig]),
         )
-        self.handlers = collect(
-            SendRequests(self.broker),
-            self.pulls,
-            MessageRequests(self.broker),
-            self.members,
-            OffsetRequests(self.broker),
-            ReplyRequests(self.broker),
-            SendBackRequests(self.broker),
-            TimerRequests(self.broker),
-            TransactionRequests(self.broker),
-            self.pops,
-            PopAckRequests(self.broker, self.pops.waiting.arrived),
-            AssignmentRequests(self.broker),
-            *admin_families(self.broker, self.pulls, str(directory)),
-            SettingsRequests(self.live, lambda: "{}"),
-            HaRequests(dict),
-        )
+        self.requests = BrokerFamilies(self.broker, data_dir=directory, live=self.live)
+        self.pulls, self.pops, self.members = self.requests.pulls, self.requests.pops, self.requests.members
+        self.committer.on_arrivals = self.requests.arrived
+        self.handlers = self.requests.by_code
         self.peer = FakePeer()
         self._opaque = 0
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from stratamq.clock import SystemClock
-from stratamq.config import BrokerConfig, FlushMode, ServerConfig, StoreConfig
+from stratamq.config import BrokerConfig, BrokerRole, FlushMode, HaConfig, ServerConfig, StoreConfig
 from stratamq.protocols.remoting.codes import RequestCode
-from stratamq.replication.ha_config import BrokerRole, HaConfig
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
 from stratamq.server.namesrv_process import NameServerProcess
+from stratamq.server.settings import Settings
 from stratamq.units import Millis
 from tests.unit.protocols import wire
 from tests.unit.server.test_lifecycle import Connection, send_ext

@@ -110,11 +110,6 @@ def test_topics_without_settings_are_cleaned(harness):
     assert ("T", 0) not in harness.store.queues()
 
 
-def test_static_topics_are_refused(harness):
-    answer = harness.ask(513)
-    assert (answer.code, "static topics" in answer.remark) == (3, True)
-
-
 # --- offsets ---
 
 

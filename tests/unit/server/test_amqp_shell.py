@@ -18,7 +18,7 @@ from stratamq.server.amqp_service import AmqpService
 from stratamq.server.sockets import bind, port_of
 from tests.unit.protocols.amqp import peers
 
-WAIT_S = 10
+WAIT_S = 100
 
 
 class SocketClient:
@@ -139,12 +139,14 @@ async def test_a_bad_frame_closes_one_connection(broker):
 async def test_publishers_are_blocked_by_an_alarm_and_go_on_after_it(broker):
     client = await broker.client()
     await client.call(declare("q"))
-    broker.service._set_alarm("disk", True)
+    broker.service.memory_limit = 1  # so that the broker's own look, at any moment, finds the same
+    broker.service.check_alarms()
     client.writer.write(peers.publish(1, "", "q", b"one"))
-    assert await client.method() == methods.ConnectionBlocked("low on disk")
+    assert await client.method() == methods.ConnectionBlocked("low on memory")
     client.writer.write(peers.publish(1, "", "q", b"two") + method_frame(1, declare("q")))
     await asyncio.sleep(0)
-    broker.service._set_alarm("disk", False)
+    broker.service.memory_limit = 0
+    broker.service.check_alarms()
     assert await client.method() == methods.ConnectionUnblocked()
     assert (await client.method()).message_count == 2
 

@@ -11,6 +11,7 @@ from stratamq.config import (
     RetentionConfig,
     ServerConfig,
     StoreConfig,
+    TieredConfig,
     parse_delay_levels,
 )
 from stratamq.errors import ConfigError
@@ -101,6 +102,21 @@ def test_values_that_are_not_usable(line, text):
 def test_bounds(config_class, values):
     with pytest.raises(ConfigError, match="allowed"):
         build(config_class, values)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "values", "key"),
+    [
+        (QueueStoreConfig, {"gc_files_min": 0}, "amqp_gc_files_min"),
+        (TieredConfig, {"uploads_max": 0}, "tier_uploads_max"),
+        (TieredConfig, {"compact_format": "text"}, "tier_compact_format"),
+        (ServerConfig, {"host": "::1"}, "bindAddress"),
+    ],
+)
+def test_an_error_names_the_setting_as_the_file_does(config_class, values, key):
+    with pytest.raises(ConfigError) as caught:
+        build(config_class, values)
+    assert caught.value.key == key
 
 
 def test_flags_stand_over_the_file_and_none_is_not_given():

@@ -124,6 +124,16 @@ async def test_without_fast_failure_sends_wait_on():
         writer.close()
 
 
+def hold_back(peer, data: bytes) -> None:
+    """Let a peer receive a send that has to wait, with nothing between that and what the test does next.
+
+    Over a socket, the wait of a few milliseconds may be over before the test sees that it has begun.
+    """
+    peer.get_buffer(-1)[: len(data)] = data
+    peer.buffer_updated(len(data))
+    assert peer._backlog
+
+
 async def test_a_peer_that_takes_nothing_is_told_when_it_does():
     async with world(send_wait_ms=20) as here:
         reader, writer = await here.connect()
@@ -131,8 +141,7 @@ async def test_a_peer_that_takes_nothing_is_told_when_it_does():
         await here.wait_for(lambda: len(here.held) == 1)
         here.listener.set_congested(True)
         (peer,) = here.listener.peers
-        writer.write(request(2, opaque=5))
-        await here.wait_for(lambda: bool(peer._backlog))
+        hold_back(peer, request(2, opaque=5))
         peer.pause_writing()
         first = peer._wait_timer
         await here.wait_for(lambda: peer._wait_timer is not first)
@@ -149,8 +158,7 @@ async def test_a_peer_that_leaves_while_its_sends_are_held_back_is_forgotten():
         await here.wait_for(lambda: len(here.held) == 1)
         here.listener.set_congested(True)
         (peer,) = here.listener.peers
-        writer.write(request(2))
-        await here.wait_for(lambda: bool(peer._backlog))
+        hold_back(peer, request(2))
         timer = peer._wait_timer
         peer.abort()
         await here.wait_for(lambda: not here.listener.peers)

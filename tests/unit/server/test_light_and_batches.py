@@ -164,3 +164,13 @@ def test_a_topic_of_batches_stays_one(tmp_path):
 def test_an_inner_batch_elsewhere_is_refused(opened):
     assert opened.send("T", b"x", "INNER_NUM\x012\x02").code == 13
     assert opened.send("T", b"x", f=0xC0).code == 13
+
+
+def test_a_topic_of_batches_is_not_popped(opened):
+    make_topic_of_batches(opened)
+    opened.send("B", b"x")
+    ext = {"consumerGroup": "g", "topic": "B", "queueId": "-1", "maxMsgNums": "8", "invisibleTime": "60000"}
+    answer = opened.ask(RequestCode.POP_MESSAGE, ext | {"pollTime": "0", "bornTime": "0", "initMode": "0"})
+    assert (answer.code, "pulled, not popped" in answer.remark) == (29, True)
+    assert answer.body == b""
+    assert records(opened.pull("B").body)[0].body == b"x"

@@ -271,10 +271,12 @@ async def test_connections_are_shown_and_closed(tmp_path):
         assert overview["object_totals"]["connections"] == 1
         assert overview["listeners"][0]["port"] == int(api.server.addresses.amqp.rpartition(":")[2])
         await api.delete(f"/connections/{_quoted(row['name'])}")
-        error = await asyncio.wait_for(gone, 20)
+        error = await asyncio.wait_for(gone, 100)
         assert "Closed via management" in str(error)
+        async with asyncio.timeout(100):
+            while await api.get("/connections"):  # noqa: ASYNC110 (the client's last word may be on its way)
+                await asyncio.sleep(0.01)
         await api.delete(f"/connections/{_quoted(row['name'])}", status=404)
-        assert await api.get("/connections") == []
 
 
 def _quoted(name: str) -> str:
@@ -295,8 +297,9 @@ async def test_health_and_what_monitoring_reads(tmp_path):
             assert (await api.get(f"/health/checks/{path}"))["status"] == "ok"
         await api.get("/health/checks/port-listener/1", status=503)
         assert api.server._amqp is not None
-        api.server._amqp.broker.set_alarm("disk", True)
-        assert (await api.get("/health/checks/alarms", status=503))["alarms"][0]["resource"] == "disk"
+        api.server._amqp.memory_limit = 1  # so that the broker's own look, at any moment, finds the same
+        api.server._amqp.check_alarms()
+        assert (await api.get("/health/checks/alarms", status=503))["alarms"][0]["resource"] == "memory"
         for path in ("feature-flags", "parameters", "vhost-limits", "extensions"):
             assert await api.get(f"/{path}") == []
         assert (await api.get("/nothing/here", status=404))["error"] == "Object Not Found"

@@ -157,6 +157,55 @@ def test_a_brokers_farewell(server):
     assert server.ask(105, topic="V").code == 17
 
 
+LED = {"bname": "broker-b", "dirty": False, "epoch": 7, "scope": "__global__", "topic": "V", "totalQueues": 3}
+
+
+def test_a_route_says_which_queues_of_a_static_topic_a_broker_leads(server):
+    body = registration_body()
+    wrapper = body["topicConfigSerializeWrapper"]
+    wrapper["topicQueueMappingInfoMap"] = {"V": LED | {"currIdMap": {"2": 0, "1": 1}}}
+    unquoted = json.dumps(body).replace('"2":', "2:").replace('"1":', "1:").encode()
+    assert server.ask(103, unquoted, **REGISTER).code == 0
+    route = json.loads(server.ask(105, topic="V").body)
+    assert route["topicQueueMappingByBroker"] == {"broker-b": LED | {"currIdMap": {"1": 1, "2": 0}}}
+    assert "topicQueueMappingByBroker" not in json.loads(server.ask(105, topic="W").body)
+    wrapper["dataVersion"]["counter"] += 1
+    wrapper["topicQueueMappingInfoMap"] = {}
+    assert server.ask(103, body, **REGISTER).code == 0
+    assert "topicQueueMappingByBroker" not in json.loads(server.ask(105, topic="V").body)
+
+
+def test_a_mapping_goes_with_its_broker(server):
+    body = registration_body()
+    body["topicConfigSerializeWrapper"]["topicQueueMappingInfoMap"] = {"V": LED | {"currIdMap": {}}}
+    server.ask(103, body, **REGISTER)
+    server.ask(104, **REGISTER)
+    assert server.ask(105, topic="V").code == 17
+    assert server.routes._mappings == {}
+
+
+@pytest.mark.parametrize("wrong", [{"currIdMap": [1]}, {"currIdMap": {"x": 1}}, {"epoch": "y"}, {"totalQueues": [1]}])
+def test_a_bad_mapping_is_answered(server, wrong):
+    body = registration_body()
+    body["topicConfigSerializeWrapper"]["topicQueueMappingInfoMap"] = {"V": LED | wrong}
+    assert server.ask(103, body, **REGISTER).code == 1
+    assert server.ask(105, topic="V").code == 17
+
+
+@pytest.mark.parametrize("tail", [b"", struct.pack(">i", 0), struct.pack(">i", 1) + struct.pack(">i", 2) + b"{}"])
+def test_a_compressed_registration_ends_with_mappings(server, tail):
+    text = json.dumps(LED | {"currIdMap": {"0": 0}}).encode()
+    whole = zlib.decompress(compressed()) + struct.pack(">ii", 1, len(text)) + text
+    assert server.ask(103, zlib.compress(whole), **REGISTER | {"compressed": "true"}).code == 0
+    assert json.loads(server.ask(105, topic="V").body)["topicQueueMappingByBroker"]["broker-b"]["epoch"] == 7
+    broken = zlib.compress(whole[:-1])
+    assert server.ask(103, broken, **REGISTER | {"compressed": "true"}).code == 1
+    assert (
+        server.ask(103, zlib.compress(zlib.decompress(compressed()) + tail), **REGISTER | {"compressed": "true"}).code
+        == 0
+    )
+
+
 def compressed(*, count: int = 2) -> bytes:
     version = b'{"counter":9,"stateVersion":0,"timestamp":5}'
     topics = [b"V 2 2 6 SINGLE_TAG {}", b"W 3 3 6 SINGLE_TAG {}"]

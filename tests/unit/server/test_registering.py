@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from stratamq.server.lifecycle import Server
 from stratamq.server.namesrv_process import NameServerProcess
 from stratamq.server.registering import Identity, Registered, Registrar, parse_addresses
 from stratamq.server.remoting_client import RemotingClient
-from tests.unit.server.test_lifecycle import FREE, SECONDS, Connection, send_ext, settings
+from tests.interop.ports import free_ports
+from tests.unit.server.test_lifecycle import FREE, Connection, send_ext, settings, until
 
 TOPICS = {
     "dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 5},
@@ -49,12 +50,6 @@ async def broker(folder: Path, *addresses: str, **config: object) -> AsyncIterat
         await server.stop()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def test_a_broker_is_known_to_every_name_server_and_leaves_them(tmp_path):
     async with names(tmp_path / "n1") as first, names(tmp_path / "n2") as second:
         async with broker(tmp_path / "b", first.address, second.address) as server:
@@ -73,17 +68,16 @@ async def test_a_broker_is_known_to_every_name_server_and_leaves_them(tmp_path):
 
 
 async def test_a_name_server_that_comes_back_hears_of_the_broker_again(tmp_path):
-    async with names(tmp_path / "n") as first:
-        port = int(first.address.rpartition(":")[2])
-        async with broker(tmp_path / "b", first.address) as server:
-            assert server.registrar is not None
-            await until(lambda: first.names.routes.broker("broker-a") is not None)
-            await first.stop()
-            reached = server.registrar.reached
-            await until(lambda: not reached[first.address])
-            async with names(tmp_path / "n", port) as again:
-                await until(lambda: again.names.routes.broker("broker-a") is not None)
-                await until(lambda: reached[first.address])
+    (port,) = free_ports()  # none that a connection from here may take while nobody listens
+    async with names(tmp_path / "n", port) as first, broker(tmp_path / "b", first.address) as server:
+        assert server.registrar is not None
+        await until(lambda: first.names.routes.broker("broker-a") is not None)
+        await first.stop()
+        reached = server.registrar.reached
+        await until(lambda: not reached[first.address])
+        async with names(tmp_path / "n", port) as again:
+            await until(lambda: again.names.routes.broker("broker-a") is not None)
+            await until(lambda: reached[first.address])
 
 
 async def test_a_name_server_that_is_not_there_holds_up_nobody(tmp_path, caplog):
@@ -137,8 +131,7 @@ async def test_a_broker_without_a_role_is_not_registered_until_it_has_one(tmp_pa
 
 
 async def test_an_own_name_server_named_in_the_file_is_not_registered_with_twice(tmp_path):
-    async with names(tmp_path / "n") as probe:
-        port = int(probe.address.rpartition(":")[2])
+    (port,) = free_ports()
     server_config = replace(
         FREE, namesrv_port=port, namesrv_addresses=f"127.0.0.1:{port};localhost:{port}", amqp_port=-1
     )

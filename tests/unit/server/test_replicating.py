@@ -11,15 +11,15 @@ from random import Random
 
 import pytest
 
-from stratamq.config import BrokerConfig, ServerConfig
+from stratamq.config import BrokerConfig, BrokerRole, HaConfig, ServerConfig
 from stratamq.errors import ConfigError, LogsDiffer
 from stratamq.formats.timer import decode_checkpoint_file
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
-from stratamq.replication.ha_config import BrokerRole, HaConfig
 from stratamq.server import lifecycle
-from stratamq.server.lifecycle import Server, Settings, serve
+from stratamq.server.lifecycle import Server, serve
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.requests.admin import runtime_table
+from stratamq.server.settings import Settings
 from tests.unit.server.harness import records
 from tests.unit.server.replica_pair import (
     ASYNC,

@@ -8,8 +8,9 @@ from stratamq.broker.offsets import OffsetTable
 from stratamq.config import BrokerConfig, RetentionConfig, ServerConfig
 from stratamq.logstore.disk_usage import DiskUsage
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
 from stratamq.server.retention import retention_of, retention_tasks, run_round
+from stratamq.server.settings import Settings
 from stratamq.testing.clock import ManualClock
 from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.server.harness import SMALL
@@ -109,7 +110,7 @@ async def test_the_timers_watch_and_clean_by_themselves(tmp_path):
     tasks = [asyncio.create_task(work) for work in retention_tasks(service, first_round_s=0)]
     assert not store.status().is_writable, "the first look comes at once"
     probe.percent = 20
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not service.deleted_files or not store.status().is_writable:  # noqa: ASYNC110 - timers are tested
             await asyncio.sleep(0)
     for task in tasks:

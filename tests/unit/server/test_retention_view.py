@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from stratamq.cli.main import main
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
 from stratamq.server.page import render_page
 from stratamq.server.retention import run_round
 from stratamq.server.retention_view import is_loopback, retention_view
+from stratamq.server.settings import Settings
 from tests.unit.logstore.stores import message, put, small_config
 from tests.unit.server.test_lifecycle import FREE
 from tests.unit.server.test_retention import Probe
@@ -31,7 +32,7 @@ async def ask(server: Server, path: str, *, post: str | None = None) -> tuple[in
 
     def fetch() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=100) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -23,7 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=110,
         check=False,
     )
 
@@ -35,7 +35,7 @@ def test_it_serves_and_stops_in_order(tmp_path):
     broker = BrokerProcess(tmp_path)
     with broker:
         assert broker.addresses.keys() - {"amqp"} == {"namesrv", "broker", "http"}
-        with urllib.request.urlopen(f"http://{broker.addresses['http']}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{broker.addresses['http']}/healthz", timeout=100) as answer:
             assert answer.read() == b"ok\n"
         assert (broker.data_dir / "abort").exists()
         assert broker.stop() == 0

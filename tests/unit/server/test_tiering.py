@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from stratamq.broker.broker import Broker
+from stratamq.broker.topics import TopicConfig
 from stratamq.clock import SystemClock
 from stratamq.config import BrokerConfig, ServerConfig, TieredConfig
 from stratamq.errors import ReadPending, ServiceUnavailable, TierError
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
-from stratamq.server.lifecycle import Server, Settings
+from stratamq.server.lifecycle import Server
+from stratamq.server.settings import Settings
 from stratamq.server.stream_log import BrokerStreams
 from stratamq.server.tiering import Tiering
 from stratamq.tiered import commits
@@ -167,7 +169,7 @@ def test_an_amqp_stream_reads_on_when_it_has_been_fetched(harness: Harness):
 
 
 def ask(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=100) as answer:
         return answer.read().decode()
 
 
@@ -182,7 +184,7 @@ def server(tmp_path, **changes) -> Server:
 
 
 async def wait_for(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -246,7 +248,7 @@ async def test_a_slow_backend_holds_nobody_up(tmp_path, monkeypatch):
     def slow(self, name, parts):
         if name.endswith(".seg"):
             waiting.set()
-            assert released.wait(20)
+            assert released.wait(100)
         put_new(self, name, parts)
 
     monkeypatch.setattr(FolderBackend, "put_new", slow)
@@ -285,6 +287,18 @@ async def test_an_operator_deletes_a_topic_in_both_tiers(tmp_path):
         assert again.broker.topics.find("T") is None
     finally:
         await again.stop()
+
+
+async def test_a_topic_whose_records_hold_many_messages_is_not_said_to_be_in_the_tier(tmp_path):
+    topics = {
+        "T": TopicConfig(topic_name="T"),
+        "B": TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}),
+    }
+    store = open_store(tmp_path / "s")
+    tiering = Tiering(store, policy(tmp_path), BrokerConfig(), tmp_path, SystemClock(), find_topic=topics.get)
+    assert [tiering.keeps(topic) for topic in ("T", "B", "none")] == [True, False, False]
+    await tiering.close()
+    store.close()
 
 
 async def test_reads_run_in_threads_and_end_on_the_loop(tmp_path):

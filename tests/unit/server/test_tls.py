@@ -12,7 +12,7 @@ import pytest
 
 from stratamq.broker.amqp.access import Permission
 from stratamq.clock import SystemClock
-from stratamq.config import ServerConfig
+from stratamq.config import ClientAuth, LoginFrom, ServerConfig, TlsConfig, TlsMode
 from stratamq.errors import ConfigError
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
@@ -20,10 +20,10 @@ from stratamq.server.amqp_service import AmqpService
 from stratamq.server.remoting import RemotingListener
 from stratamq.server.sockets import bind, port_of
 from stratamq.server.tls import Tls, TlsPort, distinguished_name, mode_of, open_port
-from stratamq.server.tls_config import ClientAuth, LoginFrom, TlsConfig, TlsMode
 from tests.certificates import Authority
 from tests.unit.protocols.amqp import peers
 from tests.unit.server.test_amqp_shell import SocketClient
+from tests.unit.server.test_lifecycle import until
 from tests.unit.server.test_remoting_shell import World, read_answer, request
 
 SECONDS = 60
@@ -67,9 +67,7 @@ class Broker:
             await client.method()
 
     async def wait_for_handshakes(self, number: int) -> None:
-        async with asyncio.timeout(SECONDS):
-            while len(self.port_of_tls().pending) != number:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.port_of_tls().pending) == number)
 
     def port_of_tls(self) -> TlsPort:
         (port,) = self.service.listener._ports
@@ -192,16 +190,17 @@ async def test_who_must_show_a_certificate_and_does_not_is_cut(tmp_path, authori
 async def test_slow_and_broken_handshakes_end_and_disturb_nobody(tmp_path, authority, server_files):
     config = config_of(authority, server_files, handshake_timeout_ms=300)
     async with running(tmp_path, config) as broker:
+        port = broker.port_of_tls()
         silent = await broker.connect(None)
-        await broker.wait_for_handshakes(1)
-        be_patient(broker.port_of_tls())
+        await until(lambda: port.pending or port.failed)
+        be_patient(port)
         broken = await broker.connect(None)
         broken.writer.write(b"\x16\x03\x01\x00\x05hello" * 10)
         assert await broken.ended()
         await broker.served(authority.client_context())
         assert await silent.ended()
         await broker.wait_for_handshakes(0)
-        assert broker.port_of_tls().failed == 2
+        assert port.failed == 2
 
 
 async def test_handshakes_are_bounded_in_number(tmp_path, authority, server_files):
@@ -299,7 +298,7 @@ async def test_a_port_that_takes_both_waits_for_the_first_byte_but_not_for_ever(
         (port,) = world.listener._ports
         assert isinstance(port, TlsPort)
         silent, writer = await world.connect()
-        await world.wait_for(lambda: len(port.pending) == 1)
+        await until(lambda: port.pending or port.failed)
         be_patient(port)
         closed, closing = await world.connect()
         closing.write_eof()

@@ -9,10 +9,11 @@ import pytest
 
 from stratamq.config import TieredConfig
 from stratamq.errors import CorruptionError
-from stratamq.formats.cold_segment import record_positions
-from stratamq.formats.message import encode_host, encode_record
+from stratamq.formats.cold_segment import RawBlock, record_positions
+from stratamq.formats.message import encode_host, encode_record, offset_message_id
 from stratamq.tiered import parquet_rows
-from stratamq.tiered.parquet import SCHEMA, record_of, records_of, row_of, table_of_block
+from stratamq.tiered.parquet import SCHEMA, record_of, records_of, regrouped, row_of, table_of_block
+from stratamq.units import MiB
 from tests.unit.tiered.test_owner import KEY, local_records
 from tests.unit.tiered.world import BROKER, World
 
@@ -118,6 +119,34 @@ def test_nulls_where_there_can_be_none_are_damage():
         at = SCHEMA.get_field_index(name)
         with pytest.raises(ValueError, match="nulls"):
             records_of(table.set_column(at, name, pa.nulls(1, SCHEMA.field(name).type)))
+
+
+def test_ids_name_the_place_where_a_record_lay_and_a_block_is_no_such_place():
+    rows = [record(queue_offset=n, physical_offset=7000 + n, properties=text) for n, text in enumerate(PROPERTIES)]
+    table = table_of_block(b"".join(rows), "T")
+    assert table["message_id"].to_pylist() == [
+        "u1", *(offset_message_id(V4, 7000 + n) for n in range(1, len(PROPERTIES)))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("blocks", "messages", "size", "groups"),
+    [
+        (10, 400, 40_000, [4000]),  # small messages share a row group until it has a mebibyte
+        (10, 400, 160_000, [2400, 1600]),
+        (10, 400, 1_200_000, [800] * 5),
+        (4, 10, 3 * MiB, [20, 20]),  # few messages, but as many bytes as may be
+        (3, 1, 9 * MiB, [1, 1, 1]),
+    ],
+)
+def test_row_groups_are_neither_small_nor_large(blocks, messages, size, groups):
+    none = np.zeros(0, dtype=np.uint32)
+    given = [RawBlock(bytes([n]) * size, 5 + n * messages, messages, n, n, none, none) for n in range(blocks)]
+    found = list(regrouped(iter(given)))
+    assert [one.messages for one in found] == groups
+    assert b"".join(one.data for one in found) == b"".join(one.data for one in given)
+    assert [one.first for one in found] == [5, *(5 + np.cumsum(groups[:-1])).tolist()]
+    assert (found[0].min_ms, found[-1].max_ms) == (0, blocks - 1)
 
 
 @pytest.fixture

@@ -25,10 +25,11 @@ from stratamq.errors import CorruptionError, TierError
 from stratamq.formats import cold_names as names
 from stratamq.formats.cold_manifest import PARQUET, Manifest, Segment
 from stratamq.formats.cold_names import Lifetime, escape_topic
+from stratamq.formats.cold_segment import record_positions
 from stratamq.pipeline.jobs.running import Json, Runner
 from stratamq.tiered import commits, planning
 from stratamq.tiered.backend import Backend, PrefixedBackend, open_backend
-from stratamq.tiered.joining import Joiner, commit_join, flat_blocks
+from stratamq.tiered.joining import Joiner, commit_join, flat_blocks, read_index
 from stratamq.tiered.planning import Join
 
 ROUNDS_MAX: Final = 1_000
@@ -104,9 +105,11 @@ def make(task: JoinTask) -> Json:
 def _count(backend: Backend, segment: Segment) -> int:
     """Records that a segment gives out, each block compared with its checksum."""
     if segment.format == PARQUET:
-        from stratamq.tiered.parquet import read_records
+        from stratamq.tiered.parquet import read_groups
 
-        return sum(1 for _ in read_records(backend, segment))
+        index = read_index(backend, segment)
+        groups = read_groups(backend, segment, index, range(len(index.blocks)))
+        return sum(len(record_positions(data)) for data in groups)
     return sum(block.messages for _, block in flat_blocks(backend.read(segment.name), segment))
 
 

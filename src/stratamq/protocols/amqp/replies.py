@@ -97,6 +97,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], int]] = {
     errors.NothingFound: NOT_FOUND,
     errors.InvalidArgument: PRECONDITION_FAILED,
     errors.NotSupported: NOT_IMPLEMENTED,
+    errors.MappingRefused: PRECONDITION_FAILED,
+    errors.NotLeaderForQueue: PRECONDITION_FAILED,
     errors.MessageRefused: PRECONDITION_FAILED,
     errors.StoreFull: RESOURCE_ERROR,
     errors.StoreClosed: RESOURCE_ERROR,

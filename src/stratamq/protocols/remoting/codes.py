@@ -193,6 +193,7 @@ class ResponseCode(enum.IntEnum):
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
+    NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
 
 

@@ -33,8 +33,17 @@ class Entry(NamedTuple):
 def loads(body: Buffer) -> Any:
     """Parse a body. A map with objects as keys becomes a list of `Entry`; integer keys become text.
 
-    Raises RemoteProtocolError. Standard JSON costs what `json.loads` costs; the dialect about 1 us a token.
+    Raises RemoteProtocolError. Standard JSON costs what `json.loads` costs, twice; the dialect about 1 us a token.
     """
+    value = _parse(body)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair would poison what it is stored in
+    except (ValueError, RecursionError) as error:
+        raise body_error(f"body of {len(body)} bytes holds what is no text: {error}") from None
+    return value
+
+
+def _parse(body: Buffer) -> Any:
     try:
         text = bytes(body).decode()
     except UnicodeDecodeError as error:

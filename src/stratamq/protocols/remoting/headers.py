@@ -25,7 +25,10 @@ T = TypeVar("T", bound="ExtFields")
 
 
 class ExtFields(msgspec.Struct, rename="camel", gc=False):
-    """Base of all request headers."""
+    """Base of all request headers.
+
+    In those about queues ``lo`` is false when the queue is a physical one, of a static topic too.
+    """
 
 
 class HeaderReader(Generic[T]):
@@ -93,6 +96,7 @@ class SendHeader(ExtFields):
     reconsume_times: Int32 | None = None
     max_reconsume_times: Int32 | None = None
     batch: bool | None = None
+    lo: bool | None = None
 
 
 class SendHeaderV2(ExtFields):
@@ -110,6 +114,7 @@ class SendHeaderV2(ExtFields):
     reconsume_times: Int32 | None = msgspec.field(name="j", default=None)
     max_reconsume_times: Int32 | None = msgspec.field(name="l", default=None)
     batch: bool | None = msgspec.field(name="m", default=None)
+    lo: bool | None = None
 
 
 AnySendHeader = SendHeader | SendHeaderV2
@@ -129,6 +134,11 @@ class SendBackHeader(ExtFields):
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
+PULL_COMMITS: Final = 1
+PULL_MAY_WAIT: Final = 2
+PULL_HAS_SUBSCRIPTION: Final = 4
+
+
 class PullHeader(ExtFields):
     """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
 
@@ -144,6 +154,7 @@ class PullHeader(ExtFields):
     sub_version: Int64 = 0
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None
+    lo: bool | None = None
 
 
 class QueueHeader(ExtFields):
@@ -151,6 +162,7 @@ class QueueHeader(ExtFields):
 
     topic: str
     queue_id: Int32
+    lo: bool | None = None
 
 
 class SearchOffsetHeader(ExtFields):
@@ -160,6 +172,7 @@ class SearchOffsetHeader(ExtFields):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
+    lo: bool | None = None
 
 
 class QueryMessageHeader(ExtFields):
@@ -190,6 +203,7 @@ class QueryOffsetHeader(ExtFields):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
+    lo: bool | None = None
 
 
 class UpdateOffsetHeader(ExtFields):
@@ -199,6 +213,7 @@ class UpdateOffsetHeader(ExtFields):
     topic: str
     queue_id: Int32
     commit_offset: Int64
+    lo: bool | None = None
 
 
 class UnregisterClientHeader(ExtFields):
@@ -254,10 +269,11 @@ class TopicHeader(ExtFields):
 
     topic: str
     cluster_name: str | None = None
+    lo: bool | None = None
 
 
 class CreateTopicHeader(ExtFields):
-    """UPDATE_AND_CREATE_TOPIC (17)."""
+    """UPDATE_AND_CREATE_TOPIC (17), UPDATE_AND_CREATE_STATIC_TOPIC (513)."""
 
     topic: str
     default_topic: str | None
@@ -268,6 +284,7 @@ class CreateTopicHeader(ExtFields):
     topic_sys_flag: Int32 | None = None
     order: bool | None = None
     attributes: str | None = None
+    force: bool | None = None
 
 
 # --- name server -------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ CODE_OF_ERROR: Final[Mapping[type[StrataError], ResponseCode]] = {
     errors.NothingFound: ResponseCode.QUERY_NOT_FOUND,
     errors.InvalidArgument: ResponseCode.INVALID_PARAMETER,
     errors.NotSupported: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    errors.MappingRefused: ResponseCode.SYSTEM_ERROR,
+    errors.NotLeaderForQueue: ResponseCode.NOT_LEADER_FOR_QUEUE,
     errors.MessageRefused: ResponseCode.MESSAGE_ILLEGAL,
     errors.StoreFull: ResponseCode.SERVICE_NOT_AVAILABLE,
     errors.StoreClosed: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -158,9 +160,13 @@ def encode_pull_head(
     max_offset: int,
     suggested_broker: int,
     body_bytes: int,
+    offset_delta: int | None = None,
 ) -> bytes:
-    """An answer to a pull up to its body, which is sent from where it lies. ``remark`` is plain ASCII."""
-    if serialization == SERIALIZE_JSON:
+    """An answer to a pull up to its body, which is sent from where it lies. ``remark`` is plain ASCII.
+
+    With ``offset_delta``, for static topics, clients add it to the queue offsets in the records.
+    """
+    if serialization == SERIALIZE_JSON and offset_delta is None:
         header = _PULL_TEMPLATE % (code, max_offset, min_offset, next_offset, suggested_broker, opaque, remark)
         length = len(header)
         return FRAME_HEAD.pack(4 + length + body_bytes, length) + header
@@ -170,6 +176,8 @@ def encode_pull_head(
         "nextBeginOffset": str(next_offset),
         "suggestWhichBrokerId": str(suggested_broker),
     }
+    if offset_delta is not None:
+        ext["offsetDelta"] = str(offset_delta)
     frame = encode_frame(
         code=code,
         opaque=opaque,

@@ -1,23 +1,30 @@
 """QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401), GET_ALL_MESSAGE_REQUEST_MODE (402): who reads which queue.
 
-Clients that leave the sharing of queues to the broker ask for their part. This broker knows its own queues only.
+Clients that leave the sharing of queues to the broker ask one of the topic's brokers for their part of all of them. An
+answer without a list (`{}`) leaves a client what it has; an empty list takes everything away from it.
 
 Source: apache/rocketmq broker/.../QueryAssignmentProcessor.java.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stratamq.broker.assignments import Queue, assign
 from stratamq.broker.broker import Broker
-from stratamq.broker.request_modes import POP, PULL, average
 from stratamq.errors import InvalidArgument
+from stratamq.logstore.light_queues import is_light_name
 from stratamq.protocols.remoting.bodies import MessageQueue, dump, load_object
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
 
-RETRY_PREFIX = "%RETRY%"
-BROADCASTING = "BROADCASTING"
+RETRY_PREFIX: Final = "%RETRY%"
+BROADCASTING: Final = "BROADCASTING"
+DEFAULT_STRATEGY: Final = "AVG"
+"""For clients that name none."""
 
 
 class AssignmentRequests:
@@ -30,37 +37,31 @@ class AssignmentRequests:
     def query(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """The queues that a client pulls, or that it pops from."""
         fields = load_object(body)
-        topic, group = str(fields.get("topic") or ""), str(fields.get("consumerGroup") or "")
-        client = str(fields.get("clientId") or "")
-        config = self._broker.topics.find(topic)
-        if config is None or not config.is_readable:
-            return encode_response(header, ResponseCode.SUCCESS, body=_assignments([], PULL))
-        name = self._broker.config.broker_name
-        mode, share = self._broker.request_modes.find(topic, group)
-        if topic.startswith(RETRY_PREFIX):
-            mode = PULL
-        if mode == POP and share <= 0:
-            return encode_response(
-                header, ResponseCode.SUCCESS, body=_assignments([MessageQueue(topic, name, -1)], POP)
-            )
-        queues = list(range(config.read_queue_nums))
-        if fields.get("messageModel") != BROADCASTING:
-            queues = self._share(group, client, queues, share if mode == POP else 0)
-        return encode_response(
-            header, ResponseCode.SUCCESS, body=_assignments([MessageQueue(topic, name, one) for one in queues], mode)
-        )
+        topic = str(fields.get("topic") or "")
+        mode, share = self._broker.request_modes.find(topic, str(fields.get("consumerGroup") or ""))
 
-    def _share(self, group: str, client: str, queues: list[int], neighbours: int) -> list[int]:
-        """A member's queues; with neighbours also those of the members that follow it."""
-        known = self._broker.consumers.find(group)
-        members = sorted(known.client_ids()) if known is not None else [client]
-        if client not in members:
-            return []
-        place = members.index(client)
-        found: list[int] = []
-        for step in range(min(neighbours, len(members) - 1) + 1):
-            found += average(queues, members, members[(place + step) % len(members)])
-        return sorted(found)
+        def told(queues: Sequence[Queue] | None) -> None:
+            peer.end_request()
+            found = None if queues is None else self._part(fields, queues, mode, share)
+            rows = None if found is None else [MessageQueue(topic, *queue) for queue in found]
+            peer.write(encode_response(header, ResponseCode.SUCCESS, body=_assignments(rows, mode)))
+
+        peer.begin_request()
+        if is_light_name(topic):
+            told([(self._broker.config.broker_name, 0)])
+        else:
+            self._broker.find_queues(topic, told)
+        return None
+
+    def _part(self, fields: Mapping[str, Any], queues: Sequence[Queue], mode: str, share: int) -> list[Queue] | None:
+        """A client's queues; None when nothing can be said of its group, so that it keeps those it has."""
+        if fields.get("messageModel") == BROADCASTING:
+            return sorted(queues)
+        group = self._broker.consumers.find(str(fields.get("consumerGroup") or ""))
+        if group is None:
+            return None
+        strategy, client = str(fields.get("strategyName") or DEFAULT_STRATEGY), str(fields.get("clientId") or "")
+        return assign(queues, list(group.client_ids()), client, strategy=strategy, mode=mode, share=share)
 
     @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -81,6 +82,8 @@ class AssignmentRequests:
         return encode_response(header, ResponseCode.SUCCESS, body=dump(self._broker.request_modes.as_json()).encode())
 
 
-def _assignments(queues: list[MessageQueue], mode: str) -> bytes:
+def _assignments(queues: list[MessageQueue] | None, mode: str) -> bytes:
+    if queues is None:
+        return b"{}"
     rows = [{"messageQueue": queue.as_json(), "mode": mode} for queue in queues]
     return dump({"messageQueueAssignments": rows}).encode()

@@ -20,6 +20,7 @@ from stratamq.protocols.remoting.headers import (
 )
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
+from stratamq.server.requests.static_queues import StaticQueues
 
 BODY_BYTES_MAX: Final = 15 * 1024 * 1024
 """Answers stay below the frame length that peers take."""
@@ -35,6 +36,8 @@ class MessageRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._place = broker.static_topics.place
+        self._static = StaticQueues(broker)
 
     @serves(RequestCode.QUERY_MESSAGE)
     def query(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -73,6 +76,10 @@ class MessageRequests:
     def search_offset(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return a queue's offset for a time; lower boundary unless asked otherwise."""
         fields = _read_search(header)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            self._static.search(peer, header, place, fields)
+            return None
         upper = (fields.boundary_type or "").upper() == "UPPER"
         offset = self._broker.store.offset_by_time(fields.topic, fields.queue_id, fields.timestamp, upper)
         return encode_response(header, ResponseCode.SUCCESS, ext={"offset": str(offset)})
@@ -81,6 +88,10 @@ class MessageRequests:
     def max_offset(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return the offset behind a queue's last message."""
         fields = _read_queue(header)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            self._static.max_offset(peer, header, place)
+            return None
         offset = self._broker.store.max_offset(fields.topic, fields.queue_id)
         return encode_response(header, ResponseCode.SUCCESS, ext={"offset": str(offset)})
 
@@ -88,6 +99,10 @@ class MessageRequests:
     def min_offset(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return a queue's first offset."""
         fields = _read_queue(header)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            self._static.min_offset(peer, header, place)
+            return None
         offset = self._broker.store.min_offset(fields.topic, fields.queue_id)
         return encode_response(header, ResponseCode.SUCCESS, ext={"offset": str(offset)})
 
@@ -95,5 +110,9 @@ class MessageRequests:
     def earliest_time(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return the store time of a queue's first message, -1 when it is empty."""
         fields = _read_queue(header)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            self._static.earliest_time(peer, header, place)
+            return None
         timestamp = self._broker.store.earliest_store_time(fields.topic, fields.queue_id)
         return encode_response(header, ResponseCode.SUCCESS, ext={"timestamp": str(timestamp)})

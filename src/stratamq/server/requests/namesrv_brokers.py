@@ -9,14 +9,22 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stratamq.clock import Clock
 from stratamq.nameserver.kv import KvConfig
-from stratamq.nameserver.routes import BROKER_TIMEOUT_MS, DataVersion, QueueData, Registration, RouteTable
+from stratamq.nameserver.routes import (
+    BROKER_TIMEOUT_MS,
+    DataVersion,
+    QueueData,
+    QueueMapping,
+    Registration,
+    RouteTable,
+)
 from stratamq.protocols.remoting.bodies import body_error, dump, load_object
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.fastjson import loads
 from stratamq.protocols.remoting.headers import (
     BrokerHeader,
     BrokerNameHeader,
@@ -50,7 +58,7 @@ class BrokerRequests:
         fields = _read_register(header)
         if fields.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != fields.body_crc32:
             raise body_error(f"the body's CRC-32 is not {fields.body_crc32}")
-        version, topics = decode_registration(body, compressed=fields.compressed)
+        said = decode_registration(body, compressed=fields.compressed)
         timeout_ms = fields.heartbeat_timeout_millis or BROKER_TIMEOUT_MS
         answer = self._routes.register(
             Registration(
@@ -59,8 +67,9 @@ class BrokerRequests:
                 address=fields.broker_addr,
                 broker_id=fields.broker_id,
                 ha_address=fields.ha_server_addr,
-                version=version,
-                topics=topics,
+                version=said.version,
+                topics=said.topics,
+                mappings=said.mappings,
                 timeout_ms=timeout_ms if timeout_ms > 0 else BROKER_TIMEOUT_MS,
                 is_acting_master_enabled=bool(fields.enable_acting_master),
                 zone=fields.zone_name,
@@ -127,22 +136,37 @@ class BrokerRequests:
         return encode_response(header, ResponseCode.SUCCESS)
 
 
-def decode_registration(body: memoryview, *, compressed: bool) -> tuple[DataVersion, dict[str, QueueData]]:
-    """A broker's data version and topics, from the JSON or the compressed body. Raises RemoteProtocolError."""
+class Said(NamedTuple):
+    """What the body of a registration says."""
+
+    version: DataVersion = DataVersion()
+    topics: Mapping[str, QueueData] = {}
+    mappings: Mapping[str, QueueMapping] = {}
+
+
+def decode_registration(body: memoryview, *, compressed: bool) -> Said:
+    """A broker's topics, from the JSON or the compressed body. Raises RemoteProtocolError."""
     if not body:
-        return DataVersion(), {}
+        return Said()
     if compressed:
         return _decode_compressed(body)
-    wrapper = load_object(body).get("topicConfigSerializeWrapper")
+    given = loads(body)  # real brokers leave the quotes off the queue numbers of a mapping
+    if not isinstance(given, dict):
+        raise body_error("body must be a JSON object")
+    wrapper = given.get("topicConfigSerializeWrapper")
     if not isinstance(wrapper, dict):
-        return DataVersion(), {}
+        return Said()
     table = wrapper.get("topicConfigTable")
     topics = {name: _queue_data(entry) for name, entry in (table or {}).items() if isinstance(entry, dict)}
-    return _version(wrapper.get("dataVersion")), topics
+    infos = wrapper.get("topicQueueMappingInfoMap")
+    mappings = {name: queue_mapping(entry) for name, entry in (infos or {}).items() if isinstance(entry, dict)}
+    return Said(_version(wrapper.get("dataVersion")), topics, mappings)
 
 
-def _decode_compressed(body: memoryview) -> tuple[DataVersion, dict[str, QueueData]]:
-    """Layout inside: length i32, data version JSON | topic count i32, then length i32 and text of each | ..."""
+def _decode_compressed(body: memoryview) -> Said:
+    """Layout inside: length i32, data version JSON | topic count i32, then length i32 and text of each | length i32,
+    filter servers JSON | mapping count i32, then length i32 and JSON of each. Brokers before 5.0 end before the last.
+    """
     try:
         inflater = zlib.decompressobj()
         data = inflater.decompress(body, INFLATED_BYTES_MAX)
@@ -159,9 +183,31 @@ def _decode_compressed(body: memoryview) -> tuple[DataVersion, dict[str, QueueDa
             name, reads, writes, perm = data[at + 4 : at + 4 + length].decode().split(" ")[:4]
             topics[name] = QueueData(int(reads), int(writes), int(perm))
             at += 4 + length
+        mappings = _decode_mappings(data, at)
     except (zlib.error, struct.error, ValueError, UnicodeDecodeError) as error:
         raise body_error(f"compressed registration cannot be read: {error}") from error
-    return version, topics
+    return Said(version, topics, mappings)
+
+
+def _decode_mappings(data: bytes, at: int) -> dict[str, QueueMapping]:
+    """What follows the topics of a compressed body."""
+    if at + 4 > len(data):
+        return {}
+    at += 4 + _U32.unpack_from(data, at)[0]
+    if at < 0 or at + 4 > len(data):
+        return {}
+    count = _U32.unpack_from(data, at)[0]
+    at += 4
+    found: dict[str, QueueMapping] = {}
+    for _ in range(count):
+        length = _U32.unpack_from(data, at)[0]
+        if length < 0:
+            raise ValueError(f"a mapping of {length} bytes")
+        entry = loads(data[at + 4 : at + 4 + length])
+        if isinstance(entry, dict):
+            found[str(entry.get("topic"))] = queue_mapping(entry)
+        at += 4 + length
+    return found
 
 
 def _queue_data(entry: Mapping[str, Any]) -> QueueData:
@@ -175,6 +221,17 @@ def _queue_data(entry: Mapping[str, Any]) -> QueueData:
     return QueueData(
         number("readQueueNums", 16), number("writeQueueNums", 16), number("perm", 6), number("topicSysFlag", 0)
     )
+
+
+def queue_mapping(entry: Mapping[str, Any]) -> QueueMapping:
+    """What a broker says it leads of a static topic. Raises RemoteProtocolError."""
+    led = entry.get("currIdMap") or {}
+    try:
+        pairs = sorted((int(logical), int(physical)) for logical, physical in led.items())
+        total, epoch = int(entry.get("totalQueues") or 0), int(entry.get("epoch") or 0)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise body_error(f"a queue mapping cannot be read: {error}") from error
+    return QueueMapping(total, epoch, str(entry.get("scope") or ""), bool(entry.get("dirty")), tuple(pairs))
 
 
 def _version(value: Any) -> DataVersion:

@@ -14,7 +14,7 @@ from typing import Final
 
 from stratamq.errors import TopicNotFound
 from stratamq.nameserver.kv import KvConfig
-from stratamq.nameserver.routes import BrokerData, Route, RouteTable
+from stratamq.nameserver.routes import BrokerData, QueueMapping, Route, RouteTable
 from stratamq.protocols.remoting.bodies import dump
 from stratamq.protocols.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
@@ -61,7 +61,7 @@ class RouteRequests:
                     f"No topic route info in name server for the topic: {topic}\n"
                     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
                 )
-            text = self._cache[topic, is_standard] = encode_route(route, is_standard=is_standard).encode()
+            text = self._cache[topic, is_standard] = encode_route(topic, route, is_standard=is_standard).encode()
         return text
 
     @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -108,7 +108,7 @@ class RouteRequests:
         return encode_response(header, ResponseCode.SUCCESS, body=text.encode())
 
 
-def encode_route(route: Route, *, is_standard: bool) -> str:
+def encode_route(topic: str, route: Route, *, is_standard: bool) -> str:
     """A topic's route as clients read it, members in alphabetical order."""
     brokers = ",".join(encode_broker(data, is_standard=is_standard) for data in route.brokers)
     queues = ",".join(
@@ -123,7 +123,22 @@ def encode_route(route: Route, *, is_standard: bool) -> str:
         )
         for name, data in route.queues.items()
     )
-    return f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}},"queueDatas":[{queues}]}}'
+    mappings = {name: mapping_json(topic, name, mapping) for name, mapping in route.mappings.items()}
+    static = f',"topicQueueMappingByBroker":{dump(mappings)}' if mappings else ""
+    return f'{{"brokerDatas":[{brokers}],"filterServerTable":{{}},"queueDatas":[{queues}]{static}}}'
+
+
+def mapping_json(topic: str, broker_name: str, mapping: QueueMapping) -> dict[str, object]:
+    """What one broker leads of a static topic, under RocketMQ's member names."""
+    return {
+        "bname": broker_name,
+        "currIdMap": {str(logical): physical for logical, physical in mapping.led},
+        "dirty": mapping.is_dirty,
+        "epoch": mapping.epoch,
+        "scope": mapping.scope,
+        "topic": topic,
+        "totalQueues": mapping.total_queues,
+    }
 
 
 def encode_broker(data: BrokerData, *, is_standard: bool) -> str:

@@ -19,6 +19,7 @@ from stratamq.protocols.remoting.command import CommandHeader
 from stratamq.protocols.remoting.headers import HeaderReader, QueryOffsetHeader, read_update_offset
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
+from stratamq.server.requests.static_queues import StaticQueues
 
 _read_query: Final = HeaderReader(QueryOffsetHeader)
 
@@ -28,11 +29,19 @@ class OffsetRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._place = broker.static_topics.place
+        self._static = StaticQueues(broker)
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return a group's offset in a queue, or where it should begin."""
         fields = _read_query(header)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            if not place.is_one_queue:
+                self._static.query_offset(peer, header, place, fields)
+                return None
+            fields.queue_id = place.leader.queue_id
         offset = self._broker.offsets.find(fields.consumer_group, fields.topic, fields.queue_id)
         if offset is None:
             may_begin = fields.set_zero_if_not_found is not False
@@ -59,6 +68,13 @@ class OffsetRequests:
         broker = self._broker
         broker.groups.get(fields.consumer_group)
         topic = broker.topics.get(fields.topic)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        if place is not None:
+            item = place.item_at(fields.commit_offset)
+            fields.queue_id, fields.commit_offset = item.queue_id, item.to_physical(fields.commit_offset)
+            if not place.is_here(item):
+                self._static.update_elsewhere(peer, header, place, item, fields)
+                return None
         if not 0 <= fields.queue_id < topic.queues:
             raise QueueNotFound(f"topic {fields.topic} has {topic.queues} queues, there is no queue {fields.queue_id}")
         if fields.commit_offset < 0:

@@ -32,6 +32,7 @@ from stratamq.broker.topics import PERM_READ, TopicConfig
 from stratamq.errors import (
     AccessDenied,
     InvalidArgument,
+    NotSupported,
     QueueNotFound,
     ServiceUnavailable,
     StrataError,
@@ -116,6 +117,8 @@ class PopRequests:
         config = broker.topics.get(fields.topic)
         if config.is_batch:
             raise InvalidArgument(f"topic {fields.topic} has queue.type=BatchCQ, whose messages are pulled, not popped")
+        if fields.topic in broker.static_topics:
+            raise NotSupported(f"topic {fields.topic} is static: its messages are pulled, not popped")
         if not config.is_readable:
             raise AccessDenied(f"topic {fields.topic} is not readable")
         if fields.queue_id >= config.queues:

@@ -37,14 +37,16 @@ from stratamq.formats.message import PHYSICAL_OFFSET_AT
 from stratamq.logstore.types import Arrival, GetResult, GetStatus
 from stratamq.protocols.remoting.codes import SERIALIZE_JSON, RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import BinaryHeader, CommandHeader
-from stratamq.protocols.remoting.headers import PullHeader, read_pull
+from stratamq.protocols.remoting.headers import (
+    PULL_COMMITS,
+    PULL_HAS_SUBSCRIPTION,
+    PULL_MAY_WAIT,
+    PullHeader,
+    read_pull,
+)
 from stratamq.protocols.remoting.replies import encode_pull_head, encode_response, response_to_error
 from stratamq.server.requests.base import Peer, serves
-
-PULL_COMMITS: Final = 1
-PULL_MAY_WAIT: Final = 2
-PULL_HAS_SUBSCRIPTION: Final = 4
-PULL_HAS_CLASS_FILTER: Final = 8
+from stratamq.server.requests.static_reads import Offsets, StaticRead, forward
 
 _NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
 _MOVED: Final = ResponseCode.PULL_OFFSET_MOVED
@@ -78,6 +80,8 @@ class _Pull(NamedTuple):
     fields: PullHeader
     tags_codes: frozenset[int] | None
     matching: SqlFilter | None
+    static: StaticRead | None = None
+    """For a static topic; ``fields`` are physical then."""
 
 
 class PullRequests:
@@ -89,6 +93,7 @@ class PullRequests:
         self._counters = broker.counters
         self._gets = broker.statistics.gets
         self._resets = broker.offsets.resets
+        self._place = broker.static_topics.place
 
     @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -98,8 +103,15 @@ class PullRequests:
             raise ServiceUnavailable(_STOPPING)
         if self._broker.replica.refuses_reads:
             raise FlowControlled("[REJECTREQUEST] this broker is a slave, and slaveReadEnable is false")
-        tags_codes, matching = self._check(fields)
-        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching)
+        place = self._place(fields.topic, fields.queue_id, lo=fields.lo)
+        static = None if place is None else StaticRead.at(place, fields.queue_offset)
+        tags_codes, matching = self._check(fields if static is None else static.leading(fields))
+        if static is not None:
+            fields = static.physical(fields)
+            if not static.is_here:
+                forward(self._broker.neighbours, peer, header, static, self._with_subscription(fields))
+                return None
+        pull = _Pull(peer, header.opaque, header.serialization, fields, tags_codes, matching, static)
         if self._resets and self._tell_reset(pull):
             return None
         if fields.sys_flag & PULL_COMMITS and fields.commit_offset >= 0:
@@ -159,6 +171,16 @@ class PullRequests:
             raise SubscriptionStale(f"the subscription of group {fields.consumer_group} known here is older")
         return subscription
 
+    def _with_subscription(self, fields: PullHeader) -> PullHeader:
+        """The pull with its subscription, for a broker that may know nothing of the group's members."""
+        subscription = self._subscription(fields, broadcast_enabled=True)
+        return msgspec.structs.replace(
+            fields,
+            sys_flag=fields.sys_flag | PULL_HAS_SUBSCRIPTION,
+            subscription=subscription.expression,
+            expression_type=subscription.expression_type,
+        )
+
     # --- reading ---
 
     def _read(self, pull: _Pull) -> GetResult:
@@ -178,6 +200,7 @@ class PullRequests:
         code = CODE_OF_GET[result.status]
         if result.status in _EMPTY_QUEUE and fields.queue_offset == 0:
             code = _NOT_FOUND
+        may_wait = may_wait and (pull.static is None or pull.static.may_wait)
         if code is _NOT_FOUND and may_wait and result.status is not GetStatus.OFFSET_FOUND_NULL and self._park(pull):
             return
         self._answer(pull, code, result)
@@ -205,16 +228,20 @@ class PullRequests:
             tally.times += 1
         else:
             counters.gets_missed += 1
+        told, delta = Offsets(code, result.next_offset, result.min_offset, result.max_offset), None
+        if pull.static is not None:
+            told, delta = pull.static.logical(pull.fields.queue_offset, told)
         head = encode_pull_head(
             pull.serialization,
             pull.opaque,
-            code=code,
+            code=told.code,
             remark=_REMARKS[result.status],
-            next_offset=result.next_offset,
-            min_offset=result.min_offset,
-            max_offset=result.max_offset,
+            next_offset=told.next_offset,
+            min_offset=told.min_offset,
+            max_offset=told.max_offset,
             suggested_broker=self._suggested(pull, result) if self._broker.replica.far_behind_bytes else 0,
             body_bytes=result.total_bytes,
+            offset_delta=delta,
         )
         pull.peer.write_parts(head, result.records, result.total_bytes)
 
@@ -287,6 +314,8 @@ class PullRequests:
 
     def _run_again(self, pull: _Pull) -> None:
         try:
+            if pull.static is not None:  # the queue may have moved while the pull waited: that raises
+                self._place(pull.fields.topic, pull.static.place.queue_id)
             if self._resets and self._tell_reset(pull):
                 return
             self._run(pull, may_wait=False)

@@ -16,6 +16,7 @@ from stratamq.broker.broker import Broker
 from stratamq.broker.half_messages import half_message, is_half
 from stratamq.broker.retry import dead_letter_topic
 from stratamq.broker.sending import delay_level
+from stratamq.broker.static_topics import Place
 from stratamq.broker.timer_messages import is_for_a_time
 from stratamq.broker.topics import DLQ_PREFIX, HALF_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TIMER_TOPIC, TopicConfig
 from stratamq.errors import AccessDenied, GroupNotFound, MessageIllegal, ServiceUnavailable
@@ -67,6 +68,7 @@ class SendRequests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sending = broker.sending
+        self._place = broker.static_topics.place
         self._replies = SendReplies(region=broker.config.region, trace_on=broker.config.trace_on)
         self._put = broker.committer.put
         self._counters = broker.counters
@@ -96,11 +98,12 @@ class SendRequests:
         reconsume_times = fields.reconsume_times or 0
         if fields.topic.startswith(RETRY_PREFIX):
             config, queue_id = self._retry_target(header, fields, reconsume_times)
+            place = None
         else:
             config = sending.topic_for(
                 fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums
             )
-            queue_id = sending.queue_for(config, fields.queue_id)
+            queue_id, place = self._queue(config, fields)
         message, unique_key = sending.message(
             config,
             queue_id,
@@ -124,7 +127,7 @@ class SendRequests:
         if level <= 0 and "TIMER_" in message.properties and message.topic != HALF_TOPIC:
             message = self._broker.timers.accepted(message, self._broker.clock.wall_ms())
             handle = self._recall_handle(config.topic_name, message, unique_key)
-        done: PutDone = partial(self._stored, peer, header, message.topic, queue_id, unique_key, handle)
+        done: PutDone = partial(self._stored, peer, header, message.topic, queue_id, unique_key, handle, place)
         if message.topic == HALF_TOPIC:
             done = partial(self._half_stored, config.topic_name, done)
         peer.begin_request()
@@ -134,6 +137,12 @@ class SendRequests:
             peer.end_request()
             raise
         return None
+
+    def _queue(self, config: TopicConfig, fields: AnySendHeader) -> tuple[int, Place | None]:
+        """The queue of a send; with the place of the logical queue for a static topic."""
+        place = self._place(config.topic_name, fields.queue_id, lo=fields.lo)
+        queue_id = fields.queue_id if place is None else place.leader.queue_id
+        return self._sending.queue_for(config, queue_id), place
 
     def _half_stored(self, topic: str, done: PutDone, result: PutResult) -> None:
         if result.appended:
@@ -148,6 +157,7 @@ class SendRequests:
         queue_id: int,
         unique_key: str,
         recall_handle: str,
+        place: Place | None,
         result: PutResult,
     ) -> None:
         """The store has dealt with a message: answer."""
@@ -164,6 +174,9 @@ class SendRequests:
         tally.size += size
         if header.flag & 2:
             return
+        queue_offset = appended.queue_offset
+        if place is not None:
+            queue_id, queue_offset = _told(place, topic, queue_offset)
         peer.write(
             self._replies.encode(
                 header.serialization,
@@ -171,7 +184,7 @@ class SendRequests:
                 code=0 if result.status is PutStatus.PUT_OK else CODE_OF_PUT[result.status],
                 message_id=f"{self._broker.host_hex}{appended.physical_offset:016X}",
                 queue_id=queue_id,
-                queue_offset=appended.queue_offset,
+                queue_offset=queue_offset,
                 unique_key=unique_key,
                 recall_handle=recall_handle,
             )
@@ -191,7 +204,7 @@ class SendRequests:
             raise MessageIllegal("a batch may not go to a retry topic")
         sending = self._sending
         config = sending.topic_for(fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums)
-        queue_id = sending.queue_for(config, fields.queue_id)
+        queue_id, place = self._queue(config, fields)
         sys_flag = fields.sys_flag
         if sys_flag & SYS_COMPRESSED:
             body = memoryview(inflate_batch(body, sys_flag, FRAME_BYTES_MAX))
@@ -222,11 +235,11 @@ class SendRequests:
             messages.append(message)
             keys.append(unique_key)
         if config.is_batch and find_property(fields.properties or "", UNIQ_KEY):
-            self._send_inner_batch(peer, header, fields, config, queue_id, body, sys_flag, len(items))
+            self._send_inner_batch(peer, header, fields, config, queue_id, place, body, sys_flag, len(items))
             return None
         peer.begin_request()
         try:
-            self._put(messages, partial(self._stored_batch, peer, header, config.topic_name, queue_id, keys))
+            self._put(messages, partial(self._stored_batch, peer, header, config.topic_name, queue_id, keys, place))
         except BaseException:
             peer.end_request()
             raise
@@ -239,6 +252,7 @@ class SendRequests:
         fields: AnySendHeader,
         config: TopicConfig,
         queue_id: int,
+        place: Place | None,
         body: memoryview,
         sys_flag: int,
         count: int,
@@ -261,9 +275,8 @@ class SendRequests:
         )
         peer.begin_request()
         try:
-            self._put(
-                (message,), partial(self._stored_inner, peer, header, config.topic_name, queue_id, unique_key, count)
-            )
+            topic = config.topic_name
+            self._put((message,), partial(self._stored_inner, peer, header, topic, queue_id, unique_key, count, place))
         except BaseException:
             peer.end_request()
             raise
@@ -276,6 +289,7 @@ class SendRequests:
         queue_id: int,
         unique_key: str,
         count: int,
+        place: Place | None,
         result: PutResult,
     ) -> None:
         """The store has dealt with an inner batch: answer with one id, and say what became of the batch."""
@@ -291,18 +305,28 @@ class SendRequests:
         tally.size += appended.size
         if header.flag & 2:
             return
+        queue_offset = appended.queue_offset
+        if place is not None:
+            queue_id, queue_offset = _told(place, topic, queue_offset)
         ext = {
             **self._replies.refused_ext(),
             "msgId": f"{self._broker.host_hex}{appended.physical_offset:016X}",
             "queueId": str(queue_id),
-            "queueOffset": str(appended.queue_offset),
+            "queueOffset": str(queue_offset),
             "transactionId": unique_key,
             "batchUniqId": unique_key,
         }
         peer.write(encode_response(header, CODE_OF_PUT[result.status], ext=ext))
 
     def _stored_batch(
-        self, peer: Peer, header: CommandHeader, topic: str, queue_id: int, keys: list[str], result: PutResult
+        self,
+        peer: Peer,
+        header: CommandHeader,
+        topic: str,
+        queue_id: int,
+        keys: list[str],
+        place: Place | None,
+        result: PutResult,
     ) -> None:
         """The store has dealt with a batch: answer with all ids, joined by commas."""
         peer.end_request()
@@ -318,6 +342,9 @@ class SendRequests:
         if header.flag & 2:
             return
         first: Appended = result.appended[0]
+        queue_offset = first.queue_offset
+        if place is not None:
+            queue_id, queue_offset = _told(place, topic, queue_offset)
         host = self._broker.host_hex
         peer.write(
             self._replies.encode(
@@ -326,7 +353,7 @@ class SendRequests:
                 code=CODE_OF_PUT[result.status],
                 message_id=",".join([f"{host}{appended.physical_offset:016X}" for appended in result.appended]),
                 queue_id=queue_id,
-                queue_offset=first.queue_offset,
+                queue_offset=queue_offset,
                 unique_key=",".join(keys),
             )
         )
@@ -363,6 +390,16 @@ class SendRequests:
             fields.topic, template=fields.default_topic, queues=fields.default_topic_queue_nums
         )
         return config, self._sending.queue_for(config, fields.queue_id)
+
+
+def _told(place: Place, topic: str, queue_offset: int) -> tuple[int, int]:
+    """What a producer is told of a message in a static topic: the logical queue and its offset there.
+
+    What waits in another topic first (half, delayed) keeps the offset that it has there: clients give it back.
+    """
+    if topic != place.mapping.topic:
+        return place.queue_id, queue_offset
+    return place.queue_id, place.leader.to_logical_or_unknown(queue_offset)
 
 
 def inflate_batch(body: memoryview, sys_flag: int, bytes_max: int) -> bytes:

@@ -30,16 +30,22 @@ class TopicRequests:
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_configs(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Return all topics with their settings."""
-        topics = self._broker.topics
-        answer = dump({**topics.as_json(), "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}})
+        topics, static = self._broker.topics, self._broker.static_topics
+        mappings = {"mappingDataVersion": static.version.as_json(), "topicQueueMappingDetailMap": static.details()}
+        answer = dump(topics.as_json() | mappings)
         ext = {"totalTopicNum": str(len(topics))}
         return encode_response(header, ResponseCode.SUCCESS, ext=ext, body=answer.encode())
 
     @serves(RequestCode.GET_TOPIC_CONFIG)
     def config(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Return one topic's settings."""
-        found = self._broker.topics.get(_read_topic(header).topic)
-        return encode_response(header, ResponseCode.SUCCESS, body=msgspec.json.encode(found))
+        """Return one topic's settings, with its queue mapping when it is static and `lo` asks for that."""
+        fields = _read_topic(header)
+        found = self._broker.topics.get(fields.topic)
+        mapping = self._broker.static_topics.find(fields.topic) if fields.lo else None
+        if mapping is None:
+            return encode_response(header, ResponseCode.SUCCESS, body=msgspec.json.encode(found))
+        answer = dump({**msgspec.to_builtins(found), "mappingDetail": mapping.as_json()})
+        return encode_response(header, ResponseCode.SUCCESS, body=answer.encode())
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def stats(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:

@@ -1,23 +1,28 @@
-"""Topics that operators make and remove: 17, 18, 215, 316; 513 is refused.
+"""Topics that operators make and remove: 17, 18, 215, 316, 513.
 
-Source: apache/rocketmq broker/.../AdminBrokerProcessor.java, updateAndCreateTopic, deleteTopic, cleanUnusedTopic.
+Source: apache/rocketmq broker/.../AdminBrokerProcessor.java: updateAndCreateTopic, deleteTopic, cleanUnusedTopic,
+updateAndCreateStaticTopic.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from stratamq.broker.broker import Broker
+from stratamq.broker.long_polling import Waiter
+from stratamq.broker.static_topics import decode_mapping
 from stratamq.broker.topic_attributes import change_attributes
 from stratamq.broker.topics import RETRY_PREFIX, TopicConfig, is_system_topic
-from stratamq.errors import InvalidArgument, NotSupported, RemoteProtocolError, TopicRefused
+from stratamq.errors import InvalidArgument, MappingRefused, RemoteProtocolError, TopicRefused
 from stratamq.protocols.remoting.admin_headers import DeleteTopicHeader
 from stratamq.protocols.remoting.bodies import body_error, load_object
 from stratamq.protocols.remoting.codes import RequestCode, ResponseCode
 from stratamq.protocols.remoting.command import CommandHeader
+from stratamq.protocols.remoting.fastjson import loads
 from stratamq.protocols.remoting.headers import CreateTopicHeader, HeaderReader
 from stratamq.protocols.remoting.replies import encode_response
 from stratamq.server.requests.base import Peer, serves
@@ -28,15 +33,20 @@ _read_delete: Final = HeaderReader(DeleteTopicHeader)
 
 
 class TopicChangeRequests:
-    """Makes, changes and removes topics."""
+    """Makes, changes and removes topics. ``resume`` runs pulls again that wait (`PullRequests.resume`)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, resume: Callable[[Sequence[Waiter]], None]) -> None:
         self._broker = broker
+        self._resume = resume
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def update(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
         """Create or change a topic."""
-        fields = _read_create(header)
+        self._put(self._config_of(_read_create(header)))
+        return encode_response(header, ResponseCode.SUCCESS)
+
+    def _config_of(self, fields: CreateTopicHeader) -> TopicConfig:
+        """A topic as a header states it. Its attributes are changes of the known ones."""
         known = self._broker.topics.find(fields.topic)
         try:
             attributes = change_attributes(
@@ -44,19 +54,16 @@ class TopicChangeRequests:
             )
         except InvalidArgument as error:
             raise RemoteProtocolError(str(error), reply_hint=ResponseCode.SYSTEM_ERROR) from error
-        self._put(
-            TopicConfig(
-                topic_name=fields.topic,
-                read_queue_nums=fields.read_queue_nums,
-                write_queue_nums=fields.write_queue_nums,
-                perm=fields.perm,
-                topic_filter_type=fields.topic_filter_type or "SINGLE_TAG",
-                topic_sys_flag=fields.topic_sys_flag or 0,
-                order=bool(fields.order),
-                attributes=attributes,
-            )
+        return TopicConfig(
+            topic_name=fields.topic,
+            read_queue_nums=fields.read_queue_nums,
+            write_queue_nums=fields.write_queue_nums,
+            perm=fields.perm,
+            topic_filter_type=fields.topic_filter_type or "SINGLE_TAG",
+            topic_sys_flag=fields.topic_sys_flag or 0,
+            order=bool(fields.order),
+            attributes=attributes,
         )
-        return encode_response(header, ResponseCode.SUCCESS)
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def update_list(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
@@ -124,8 +131,23 @@ class TopicChangeRequests:
 
     @serves(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
     def static(self, peer: Peer, header: CommandHeader, body: memoryview) -> bytes | None:
-        """Refuse: static topics, whose queues move between brokers, are not served."""
-        raise NotSupported("static topics are not served by this broker; create an ordinary one with updateTopic")
+        """Create or change a static topic: its settings and, in the body, which logical queues lie here."""
+        fields = _read_create(header)
+        broker, config = self._broker, self._config_of(fields)
+        broker.topics.check(config)
+        mapping = decode_mapping(loads(body))
+        if mapping.topic != config.topic_name:
+            raise MappingRefused(f"the queue mapping is of topic {mapping.topic}, the request of {config.topic_name}")
+        accepted = broker.static_topics.accept(mapping, force=bool(fields.force))
+        beyond = [number for number, queue_id in accepted.led().items() if queue_id >= config.queues]
+        if beyond:
+            raise MappingRefused(f"queue {beyond[0]} lies in a physical queue beyond the topic's {config.queues}")
+        broker.static_topics.put(accepted)
+        broker.topics.put(config)
+        for topic, queue_id in broker.waiting.queues():
+            if topic == config.topic_name:  # whoever waits at a queue that has moved is told so now
+                self._resume(broker.waiting.wake(topic, queue_id, ()))
+        return encode_response(header, ResponseCode.SUCCESS)
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
         """The retry topics that pop consumption has made for a topic; none that is an ordinary group's."""

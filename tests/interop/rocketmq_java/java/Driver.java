@@ -443,7 +443,7 @@ public final class Driver {
 
     private Object request(Args args) throws Exception {
         Message asked = message(new Args(asMap(args.list("messages").get(0))));
-        Message reply = ((DefaultMQProducer) client(args)).request(asked, args.number("timeoutMs", 10_000));
+        Message reply = ((DefaultMQProducer) client(args)).request(asked, args.number("timeoutMs", 60_000));
         return Records.describe((MessageExt) reply);
     }
 
@@ -795,7 +795,7 @@ public final class Driver {
     private Object litePoll(Args args) {
         DefaultLitePullConsumer consumer = (DefaultLitePullConsumer) client(args);
         List<Object> rows = new ArrayList<>();
-        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(args.number("timeoutMs", 10_000));
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(args.number("timeoutMs", 60_000));
         while (rows.size() < args.number("min", 1)) {
             long left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
             if (left <= 0) {

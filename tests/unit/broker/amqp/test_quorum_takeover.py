@@ -1,4 +1,4 @@
-"""Clients of a group's queues, and what the next leader gives them: order, counts, limits, dead letters, definitions."""
+"""Clients of a group's queues, and what the next leader gives them: order, counts, dead letters, definitions."""
 
 from __future__ import annotations
 

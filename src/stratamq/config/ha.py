@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stratamq.config import check_bounds, setting
+from stratamq.config.declare import Section, setting
 from stratamq.errors import ConfigError
 from stratamq.units import KiB, MiB
 
@@ -20,9 +20,10 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HaConfig:
+class HaConfig(Section):
     """Master and slaves: brokers of one `brokerName`, of which one takes messages and the others copy its log."""
 
+    TITLE: ClassVar[str] = "Master and slaves"
     PREFIX: ClassVar[str] = "ha_"
 
     role: BrokerRole = setting(
@@ -127,8 +128,8 @@ class HaConfig:
         doc="How often a slave copies topics, groups, consumer offsets and progress of delays from its master.",
     )
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
+    def check(self) -> None:
+        """Check role against broker id, the numbers of copies, and the address. Raises ConfigError."""
         if self.role is BrokerRole.SLAVE and not self.broker_id:
             raise ConfigError("brokerId", 0, "1 or more for brokerRole=SLAVE")
         if self.role is not BrokerRole.SLAVE and self.broker_id:

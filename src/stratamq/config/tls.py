@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stratamq.config import check_bounds, setting
+from stratamq.config.declare import Section, setting
 from stratamq.errors import ConfigError
 
 
@@ -35,9 +35,10 @@ class LoginFrom(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
+class TlsConfig(Section):
     """TLS 1.2 and 1.3 on the ports. Without a certificate there is none, whatever the mode says."""
 
+    TITLE: ClassVar[str] = "TLS"
     PREFIX: ClassVar[str] = "tls_"
 
     certificate: str = setting(
@@ -86,8 +87,8 @@ class TlsConfig:
         10_000, at_least=100, doc="How often the files are looked at; new ones hold for the connections that follow."
     )
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
+    def check(self) -> None:
+        """Check that the files are named which the modes need. Raises ConfigError."""
         if self.client_auth is not ClientAuth.NONE and self.certificate and not self.ca:
             raise ConfigError(
                 "tls.server.trustCertPath", "", f"a file, because tls.server.need.client.auth={self.client_auth.value}"

@@ -70,7 +70,7 @@ class Findings:
         return max(0, LISTED_OF_A_KIND_MAX - self.counts[severity, kind])
 
     def add_problem(self, problem: StoreError, advice: str) -> None:
-        """Note a typed error of `logstore.listing`."""
+        """Note a typed error about a whole file: missing, of a wrong length, or not one of the store's."""
         if isinstance(problem, CorruptionError):
             kind = "file-missing" if problem.found == "no file" else "file-length"
             self.error(kind, problem.path, problem.offset, problem.expected, problem.found, advice)
