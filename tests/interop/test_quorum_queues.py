@@ -78,6 +78,8 @@ class Consumer:
         self.deliveries: list[list[tuple[int, bool, int]]] = []
         """For each connection: number, whether redelivered, the delivery count."""
         self.acked: Counter[int] = Counter()
+        self.in_doubt: set[int] = set()
+        """What was acknowledged, whether the leader lived to say so or not: it may be gone, or come again."""
         self.late: list[int] = []
         """What came though it had been acknowledged before."""
         self.worker = Worker(group, self._work)
@@ -98,10 +100,9 @@ class Consumer:
                 pending.append(number)
                 if len(pending) < 7:
                     continue
-                channel.basic_ack(method.delivery_tag, multiple=True)
-            elif pending:
-                channel.basic_ack(0, multiple=True)
             if pending:
+                self.in_doubt.update(pending)
+                channel.basic_ack(0, multiple=True)
                 channel.tx_commit()
                 self.acked.update(pending)
                 pending.clear()
@@ -136,7 +137,7 @@ def test_nothing_confirmed_is_lost_and_nothing_acknowledged_comes_back(group: Re
         wait_for(lambda: publisher.confirmed >= confirmed, "confirms by the last leader")
         publisher.worker.stop()
         everything = set(range(publisher.confirmed))
-        wait_for(lambda: everything <= set(consumer.acked), "every confirmed message is acknowledged")
+        wait_for(lambda: everything <= set(consumer.acked) | consumer.in_doubt, "every confirmed message has come")
     finally:
         publisher.worker.stop()
         consumer.worker.stop()
