@@ -90,9 +90,10 @@ class Consumer:
         channel.tx_select()
         channel.basic_qos(prefetch_count=20)
         pending: list[int] = []
+        last = 0
         for method, properties, body in channel.consume(QUEUE, inactivity_timeout=0.1):
             if method is not None:
-                number = int(body)
+                number, last = int(body), method.delivery_tag
                 if self.acked[number]:
                     self.late.append(number)
                 count = (properties.headers or {}).get("x-delivery-count", 0)
@@ -102,7 +103,7 @@ class Consumer:
                     continue
             if pending:
                 self.in_doubt.update(pending)
-                channel.basic_ack(0, multiple=True)
+                channel.basic_ack(last, multiple=True)  # not 0: that would be what has not been looked at as well
                 channel.tx_commit()
                 self.acked.update(pending)
                 pending.clear()
