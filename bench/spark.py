@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.bulk import FILE_BYTES, QUEUE_FILE_BYTES, store_of
-from bench.rows import Missing, Row, pairs
-from bench.spark_scan import write_parquet
+from bench.rows import Missing, Row
+from bench.spark_scan import CORES, scan_row, write_parquet
 from stratamq.errors import PipelineError
 from stratamq.formats.cold_manifest import FLAT, Manifest, Segment
 from stratamq.formats.cold_names import Lifetime, segment_name, unique_part
@@ -43,7 +43,6 @@ from stratamq.tiered.parquet import join_to_parquet
 
 STORE_BYTES = 400 * 1024 * 1024
 BODY_BYTES = 1024
-CORES = 2
 BLOCK_MESSAGES = 256
 SEGMENT_MESSAGES = 16_384
 BATCH_ROWS = 100_000
@@ -64,7 +63,7 @@ def run(rounds: int) -> list[Row | Missing]:
         try:
             peer = f"Spark {spark.version}, Parquet zstd"
             rows: list[Row | Missing] = [
-                _row(job, peer, count, rounds, ours, theirs, note)
+                scan_row(job, peer, count, rounds, ours, theirs, note)
                 for job, ours, theirs, note in scans(spark, root, parquet)
             ]
             with broker_over(store, root) as namesrv:
@@ -72,10 +71,10 @@ def run(rounds: int) -> list[Row | Missing]:
                 lake = partial(spark.read.parquet, str(parquet))
                 body = (partial(hashed, lambda: network(columns=["body"])), partial(hashed, lake))
                 rows.append(
-                    _row("hash of every body, over the network", peer, count, rounds, *body, "one broker process")
+                    scan_row("hash of every body, over the network", peer, count, rounds, *body, "one broker process")
                 )
             rows.append(
-                _row("a stream to its end", peer, count, rounds, *streams(spark, root, store, parquet), "noop sink")
+                scan_row("a stream to its end", peer, count, rounds, *streams(spark, root, store, parquet), "noop sink")
             )
             return rows
         finally:
@@ -208,23 +207,3 @@ def broker_over(store: Path, root: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
-
-
-def _row(
-    job: str, peer: str, count: int, rounds: int, ours: Callable[[], object], theirs: Callable[[], object], note: str
-) -> Row:
-    def rate(way: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        way()
-        return count / (time.perf_counter() - started)
-
-    ours_rates, their_rates = pairs(partial(rate, ours), partial(rate, theirs), rounds=rounds)
-    return Row(
-        job=f"Spark: {job}, {BODY_BYTES} B bodies",
-        peer=peer,
-        unit="rows/s",
-        ours=ours_rates,
-        theirs=their_rates,
-        note=note,
-        extra={"rows": float(count), "cores": float(min(CORES, os.cpu_count() or 1))},
-    )

@@ -45,7 +45,7 @@ def run(rounds: int) -> list[Row | Missing]:
         try:
             peer = f"Spark {spark.version}, Parquet zstd"
             return [
-                _row(job, peer, count, rounds, ours, theirs, note)
+                scan_row(job, peer, count, rounds, ours, theirs, note, warm_up=True)
                 for job, ours, theirs, note in jobs(spark, store, parquet)
             ]
         finally:
@@ -109,16 +109,27 @@ def write_parquet(store: Path, folder: Path) -> int:
     return count
 
 
-def _row(
-    job: str, peer: str, count: int, rounds: int, ours: Callable[[], object], theirs: Callable[[], object], note: str
+def scan_row(
+    job: str,
+    peer: str,
+    count: int,
+    rounds: int,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    note: str,
+    *,
+    warm_up: bool = False,
 ) -> Row:
+    """Run both ways over ``count`` rows in turn; ``warm_up``: once each before, without measuring."""
+
     def rate(way: Callable[[], object]) -> float:
         started = time.perf_counter()
         way()
         return count / (time.perf_counter() - started)
 
-    ours()  # the JVM compiles what is hot: first runs take 2 to 4 times as long
-    theirs()
+    if warm_up:  # the JVM compiles what is hot: first runs take 2 to 4 times as long
+        ours()
+        theirs()
     ours_rates, their_rates = pairs(partial(rate, ours), partial(rate, theirs), rounds=rounds)
     return Row(
         job=f"Spark: {job}, {BODY_BYTES} B bodies",

@@ -16,7 +16,7 @@ KILLS = 3
 SEED = 7
 pytestmark = [
     pytest.mark.crash,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # a client that loses its broker leaves sockets to the garbage collector
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

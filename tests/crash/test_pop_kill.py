@@ -32,7 +32,7 @@ def drain(directory: Path, now_ms: int) -> tuple[list[str], int]:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_message_is_lost_and_none_that_was_acknowledged_comes_again(tmp_path: Path) -> None:
     rng = random.Random(31)
     now, came_again, acked_in_all = START, 0, 0

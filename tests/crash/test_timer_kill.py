@@ -15,7 +15,7 @@ KILLS = 12
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_acknowledged_message_comes_after_kills(tmp_path: Path) -> None:
     rng = random.Random(20)
     due: dict[bytes, int] = {}

@@ -17,7 +17,7 @@ KILLS = 12
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_transaction_ends_as_its_producer_said(tmp_path: Path) -> None:
     rng = random.Random(20)
     begun: set[int] = set()

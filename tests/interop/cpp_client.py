@@ -45,6 +45,7 @@ def produce(options: dict[str, Any]) -> None:
 
     producer = Producer(options.get("group", "producers"))
     producer.set_namesrv_addr(options["namesrv"])
+    producer.set_timeout(60_000)  # 3 s, its own, is not much on a busy machine
     producer.start()
     topic, how, specs = options["topic"], options.get("how", "sync"), options["messages"]
     if how == "batch":

@@ -123,7 +123,8 @@ class World:
         made = self.client("produce", topic=topic, messages=specs, how=how)
         made.wait_until(lambda: any("done" in line for line in made.lines), "sending")
         lines = made.finish()
-        assert [line for line in lines if "error" in line] == []
+        failed = [line for line in lines if "error" in line]
+        assert not failed, failed
         return [line for line in lines if "done" not in line]
 
     def consume(self, topic: str, group: str, **options: Any) -> Client:

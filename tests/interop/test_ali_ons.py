@@ -19,7 +19,7 @@ import pytest
 from tests.interop.node_packages import installed
 from tests.interop.rocketmq_java.targets import StrataServer, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).with_name("ali_ons")
 SECONDS = 150.0

@@ -16,7 +16,7 @@ from tests.interop.broker_process import ROOT, BrokerProcess
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Celery leaves its pooled connections to the garbage collector
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

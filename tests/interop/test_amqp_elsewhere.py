@@ -15,7 +15,7 @@ import pytest
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.node_packages import installed
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 HERE = Path(__file__).with_name("amqplib")
 SECONDS = 150
 

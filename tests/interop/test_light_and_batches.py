@@ -13,7 +13,7 @@ from tests.interop.rocketmq_java.runner import CallFailed, JavaClient, RocketSer
 from tests.interop.rocketmq_java.targets import StrataServer, file_sizes, need_java, wait_until
 from tests.interop.stores import Broker, has_route, stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 VERSION = "5.5.0"
 BROKER = "broker-a"

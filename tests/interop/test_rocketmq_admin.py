@@ -11,7 +11,7 @@ from tests.interop.rocketmq_java.runner import JavaClient, Row
 from tests.interop.rocketmq_java.targets import Target, make_target, need_java, wait_until
 from tests.interop.stores import QUEUES, consume, has_route, stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 TOPIC, GROUP, PRODUCERS = "Admin", "admin-group", "admin-producers"
 COUNT = 20

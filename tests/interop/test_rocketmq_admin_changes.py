@@ -14,7 +14,7 @@ from tests.interop.rocketmq_java.targets import make_target, need_java, wait_unt
 from tests.interop.stores import QUEUES
 from tests.interop.test_rocketmq_admin import COUNT, GROUP, TOPIC, Admin
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 END = COUNT // QUEUES
 

@@ -21,7 +21,7 @@ from tests.interop.rocketmq_java.runner import JavaClient, RocketServer, Row, du
 from tests.interop.rocketmq_java.targets import need_java, wait_until
 from tests.interop.stores import QUEUES, TAGS, stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SINGLES = 60_000
 BATCHES = 1_500

@@ -26,7 +26,7 @@ from tests.interop.rocketmq_java.targets import (
 )
 from tests.interop.stores import read_json
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 __all__ = ["java", "kind", "own_target", "target"]
 

@@ -15,7 +15,7 @@ from stratamq.pipeline.sending import Producer, Target
 from tests.interop.rocketmq_java.runner import RocketServer
 from tests.interop.rocketmq_java.targets import need_java, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 pa = pytest.importorskip("pyarrow")
 COUNT = 2000

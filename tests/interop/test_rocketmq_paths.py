@@ -13,7 +13,7 @@ from tests.interop.stores import TOPICS, assert_acknowledged, assert_same, asser
 from tests.interop.stores import write_mix as write
 from tests.interop.test_rocketmq_store import Brokers
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from tests.interop.rocketmq_java.runner import JavaClient
 from tests.interop.rocketmq_java.targets import Target, make_target, need_java, wait_until
 from tests.interop.stores import stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 COUNT = 40
 
 

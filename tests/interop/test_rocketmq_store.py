@@ -45,7 +45,7 @@ from tests.interop.stores import (
     write_mix,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SYNC = {"flushDiskType": "SYNC_FLUSH", "flushConsumerOffsetInterval": 500}
 
@@ -138,7 +138,7 @@ def test_rocketmq_serves_a_store_that_stratamq_stopped_in_order(java: JavaClient
     assert sorted(place(row) for row in consume(java, "worker-2", len(new))) == new
     java.call("push.persist", id="worker-2")
     java.stop("worker-2")
-    during = pull_topics(java, theirs.namesrv, "reader-3")
+    during = pull_topics(java, theirs.namesrv, "reader-3", sent=later)
     ends_during = ends(java, "reader-3")
     for id in ("reader-2", "reader-3", "middle-2"):
         java.stop(id)
@@ -182,8 +182,8 @@ def test_rocketmq_serves_a_store_that_stratamq_was_killed_over(java: JavaClient,
     assert_acknowledged(answered, during, "Load")
     for topic, key, count in keys_of("killed"):
         assert len(found_by_key(java, "killed-2", topic, key)) == count, (topic, key)
-    write_mix(java, theirs.namesrv, "more")
-    during = pull_topics(java, theirs.namesrv, "killed-3", (*TOPICS, "Load"))
+    more = write_mix(java, theirs.namesrv, "more")
+    during = pull_topics(java, theirs.namesrv, "killed-3", (*TOPICS, "Load"), sent=more)
     for id in ("killed-2", "killed-3"):
         java.stop(id)
     answered += kill_under_load(java, theirs, "Load", label="theirs")

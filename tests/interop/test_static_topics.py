@@ -13,7 +13,7 @@ from tests.interop.rocketmq_java.runner import JavaClient, body_of
 from tests.interop.rocketmq_java.targets import StrataServer, need_java, wait_until
 from tests.interop.stores import stored
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 VERSION = "5.5.0"
 TOPIC = "Fixed"

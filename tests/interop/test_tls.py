@@ -19,7 +19,7 @@ from tests.interop.broker_process import BrokerProcess
 from tests.interop.rocketmq_java.runner import CallFailed
 from tests.interop.rocketmq_java.targets import ClientKind
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 USER = "CN=worker,O=Example"
 
 

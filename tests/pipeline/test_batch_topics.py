@@ -9,7 +9,7 @@ import pytest
 from stratamq.pipeline.frame import read_store
 from tests.unit.logstore.test_batch_queues import fill, fresh
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_every_message_is_a_row_however_the_read_is_cut(spark: Any, tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("rocketmq", reason="the unmodified C++ client exists for Linux on x86-64 only")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 
 

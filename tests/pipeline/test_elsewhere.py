@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.logstore.tiny_store import TinyStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """

@@ -11,7 +11,7 @@ import pytest
 from stratamq.pipeline.frame import read_lake
 from tests.pipeline.test_stream import write
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def run(spark: Any, root: Path, lake: str, at: Path) -> None:

@@ -14,7 +14,7 @@ from examples.demo.processes import Processes, stop_broker, watch
 from stratamq.pipeline.frame import read_store
 from tests.golden.archives import unpack_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 EVENTS = 12_000
 
 

@@ -15,7 +15,7 @@ from stratamq.pipeline.sending import Producer, Target
 from tests.interop.test_cluster import Cluster
 from tests.pipeline.cluster_world import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 QUEUES = 4
 
 

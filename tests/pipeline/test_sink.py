@@ -10,7 +10,7 @@ from examples.demo.processes import Processes, stop_broker
 from stratamq.pipeline.frame import read_store
 from tests.pipeline.test_stream import write
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_batch_and_stream_reach_the_broker_and_repeats_show(spark, tmp_path):

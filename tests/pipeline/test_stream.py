@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.logstore.tiny_store import T0, TinyStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def write(root: Path, count: int, *, topics: tuple[str, ...] = ("orders",)) -> TinyStore:

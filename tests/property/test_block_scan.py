@@ -6,14 +6,15 @@ import random
 
 import pytest
 
+from stratamq.config import DELAY_LEVELS_DEFAULT, parse_delay_levels
 from stratamq.formats.java import index_key_hash
 from stratamq.formats.message import SYS_TRANSACTION_MASK, SYS_TRANSACTION_ROLLBACK
 from stratamq.logstore.block_scan import scan_blocks
-from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels, index_keys, unit_tags_code
+from stratamq.logstore.dispatch import index_keys, unit_tags_code
 from stratamq.logstore.scan import Walk
 from tests.unit.logstore.stores import message, open_store, put, small_config
 
-LEVELS = decode_delay_levels(DELAY_LEVELS_DEFAULT)
+LEVELS = parse_delay_levels(DELAY_LEVELS_DEFAULT)
 TOPICS = ["A", "B", "%RETRY%" + "g" * 130, "SCHEDULE_TOPIC_XXXX"]
 
 

@@ -107,21 +107,22 @@ class MixedLives(Lives):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_light_queues_and_batches_survive_what_single_messages_do(tmp_path, seed):
-    live_several_times(tmp_path, seed)
+    assert live_several_times(tmp_path, seed) == []
 
 
 def live_several_times(directory, seed):
+    """Live, crash and check against the model several times; returns what a check of the store finds at the end."""
     lives = MixedLives(directory, seed)
     for _ in range(lives.rng.randint(2, 5)):
         lives.live()
     lives.store = open_store(directory, lives.config, clock=lives.clock)
     lives.check()
     lives.store.close()
-    assert check_store(directory).findings == []
+    return check_store(directory).findings
 
 
 @pytest.mark.crash
 def test_many_more_mixed_lives(tmp_path):
     for seed in range(1000, 1060):
-        live_several_times(tmp_path / str(seed), seed)
+        assert live_several_times(tmp_path / str(seed), seed) == []
         shutil.rmtree(tmp_path / str(seed))

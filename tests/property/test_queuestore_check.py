@@ -92,7 +92,7 @@ def test_a_store_that_nothing_happened_to_is_whole_and_stays_as_it_is(folder, se
     assert report.messages == len(made(folder, seed).messages)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, STORES - 1),
     pick=st.integers(0, 10_000),

@@ -142,21 +142,8 @@ class Broker:
         self._on_topic_changed = on_topic_changed
         self._on_topic_deleted = on_topic_deleted
         self._dirty = _Dirty()
-        self._topics_file, self._groups_file = open_file(TOPICS_FILE), open_file(GROUPS_FILE)
-        is_light = store_config.light_queues
-        topics_kind, groups_kind = (LightTopicTable, LightGroupTable) if is_light else (TopicTable, GroupTable)
-        self.topics = topics_kind(self._topics_file.load(), wall_ms=clock.wall_ms, on_change=self._topic_changed)
-        self.groups = groups_kind(
-            self._groups_file.load(),
-            auto_create=config.auto_create_groups,
-            wall_ms=clock.wall_ms,
-            on_change=self._groups_changed,
-        )
-        self._mappings_file = open_file(MAPPINGS_FILE)
-        self.static_topics = StaticTopics(
-            self._mappings_file.load(), broker_name=config.broker_name, wall_ms=clock.wall_ms
-        )
-        self._open_offsets(is_light=is_light)
+        self._open_topics(is_light=store_config.light_queues)
+        self._open_offsets(is_light=store_config.light_queues)
         self.filters = FilterTable(open_file(FILTERS_FILE).load(), wall_ms=clock.wall_ms)
         self.keep_table(FILTERS_FILE, self.filters)
         self.consumers = ConsumerTable()
@@ -181,6 +168,21 @@ class Broker:
         for topic in self.topics.configs().values():
             store.set_queue_type(topic.topic_name, is_batch=topic.is_batch)
         self.topics_taken_back = self.topics.take_back(store.queues())
+
+    def _open_topics(self, *, is_light: bool) -> None:
+        """Topics, groups and the mappings of static topics."""
+        wall_ms, config = self.clock.wall_ms, self.config
+        self._topics_file, self._groups_file = self._open_file(TOPICS_FILE), self._open_file(GROUPS_FILE)
+        topics_kind, groups_kind = (LightTopicTable, LightGroupTable) if is_light else (TopicTable, GroupTable)
+        self.topics = topics_kind(self._topics_file.load(), wall_ms=wall_ms, on_change=self._topic_changed)
+        self.groups = groups_kind(
+            self._groups_file.load(),
+            auto_create=config.auto_create_groups,
+            wall_ms=wall_ms,
+            on_change=self._groups_changed,
+        )
+        self._mappings_file = self._open_file(MAPPINGS_FILE)
+        self.static_topics = StaticTopics(self._mappings_file.load(), broker_name=config.broker_name, wall_ms=wall_ms)
 
     def _open_offsets(self, *, is_light: bool) -> None:
         file, wall_ms = self._open_file(OFFSETS_FILE), self.clock.wall_ms
@@ -342,15 +344,15 @@ class Broker:
     def unsaved(self, *, with_offsets: bool) -> list[tuple[SavedValue, Any]]:
         """What has to be written to which file now; it counts as written from then on."""
         found: list[tuple[SavedValue, Any]] = []
+        if self.static_topics.is_dirty:  # before the topics: one without its mapping would pass for an ordinary one
+            self.static_topics.is_dirty = False
+            found.append((self._mappings_file, self.static_topics.as_json()))
         if self._dirty.topics:
             self._dirty.topics = False
             found.append((self._topics_file, self.topics.as_json()))
         if self._dirty.groups:
             self._dirty.groups = False
             found.append((self._groups_file, self.groups.as_json()))
-        if self.static_topics.is_dirty:
-            self.static_topics.is_dirty = False
-            found.append((self._mappings_file, self.static_topics.as_json()))
         if with_offsets:
             for file, table in self._tables:
                 if table.is_dirty:

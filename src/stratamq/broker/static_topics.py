@@ -105,14 +105,14 @@ class TopicMapping(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def as_json(self) -> dict[str, Any]:
         """All of it, as ``topicQueueMapping.json`` and operators' tools hold it."""
-        queues = {str(number): msgspec.to_builtins(items) for number, items in sorted(self.hosted_queues.items())}
+        queues = {number: msgspec.to_builtins(items) for number, items in sorted(self.hosted_queues.items())}
         return {**self._info({}), "hostedQueues": queues}
 
     def info(self) -> dict[str, Any]:
         """What name servers are told: `led` without the items."""
-        return self._info({str(number): queue_id for number, queue_id in self.led().items()})
+        return self._info(self.led())
 
-    def _info(self, led: dict[str, int]) -> dict[str, Any]:
+    def _info(self, led: dict[int, int]) -> dict[str, Any]:
         return {
             "bname": self.bname,
             "currIdMap": led,

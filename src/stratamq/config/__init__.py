@@ -6,7 +6,7 @@ program receives the section that it needs, never a global. Sizes are bytes, dur
 
 from __future__ import annotations
 
-from stratamq.config.broker import BrokerConfig, parse_delay_levels
+from stratamq.config.broker import DELAY_LEVELS_DEFAULT, BrokerConfig, parse_delay_levels
 from stratamq.config.declare import Section, SettingInfo, key_of, own_name, setting, settings_of
 from stratamq.config.ha import BrokerRole, HaConfig
 from stratamq.config.queue_store import QueueStoreConfig
@@ -17,6 +17,7 @@ from stratamq.config.tiered import TieredConfig, TieredLevel
 from stratamq.config.tls import ClientAuth, LoginFrom, TlsConfig, TlsMode
 
 __all__ = [
+    "DELAY_LEVELS_DEFAULT",
     "SECTIONS",
     "BrokerConfig",
     "BrokerRole",

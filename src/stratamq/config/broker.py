@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from stratamq.config.declare import Section, expect_ipv4, expect_match, setting
 from stratamq.errors import ConfigError
 from stratamq.units import KiB, MiB
+
+DELAY_LEVELS_DEFAULT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ class BrokerConfig(Section):
         doc="Pause between two writes of the consumer offsets to disk.",
     )
     delay_levels: str = setting(
-        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        DELAY_LEVELS_DEFAULT,
         rocketmq="messageDelayLevel",
         doc="Delays by level, level 1 first: a number with s, m, h or d each, separated by blanks.",
     )
@@ -239,9 +242,6 @@ class BrokerConfig(Section):
         if self.advertised_host:
             expect_ipv4("brokerIP1", self.advertised_host, "192.0.2.7")
         parse_delay_levels(self.delay_levels)
-
-
-_DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -210,16 +210,17 @@ class IndexPass:
             self.findings.error("index-slot", file.path, at, f"entry {int(expected[row])}", int(found[row]), REBUILD)
         self.findings.count_more(Severity.ERROR, "index-slot", len(wrong) - wanted)
 
-    def file(self, log_file: StreamFile, facts: LogFacts) -> None:
-        """Compare the entries that point into ``log_file`` with the keys of its records, both ways."""
+    def file(self, log_file: StreamFile, facts: LogFacts, begin: int = 0, end: int | None = None) -> None:
+        """Compare the entries that point into a file, or a piece of it, with the keys of its records, both ways."""
         if not self.files:
             return
         expected = np.sort(facts.positions[facts.index_rows] << 31 | facts.index_hashes)
         allowed = np.concatenate((expected, facts.positions[facts.tag_rows] << 31 | facts.tag_hashes))
         allowed.sort()
         found: list[Ints] = []
+        low, high = log_file.base + begin, log_file.base + (log_file.length if end is None else end)
         for file in self.files:
-            numbers = file.numbers_between(log_file.base, log_file.base + log_file.length)
+            numbers = file.numbers_between(low, high)
             if not numbers.size:
                 continue
             entries = file.entries[numbers]

@@ -1,13 +1,14 @@
 """Pass over one commit-log file: every frame, length, checksum, and what queues and index should say of each record.
 
-The result of a file is a handful of arrays (`LogFacts`), about 60 bytes a record and 20 a key, which the other passes
-compare with units and index entries; then it is dropped. So the memory needed is that of one file, not of the store.
+The result of a file, or of a piece of it, is a handful of arrays (`LogFacts`), about 60 bytes a record and 20 a key,
+which the other passes compare with units and index entries; then it is dropped. So the memory needed is that of one
+file or piece, not of the store.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.types import QueueKey
 
 BLOCK_ROWS: Final = 131_072
+PIECE_ROWS: Final = 4 * BLOCK_ROWS
+"""Records of a piece: with all that is compared some 250 bytes each, 130 MB."""
 THREADED_BODY_BYTES_MIN: Final = 8192
 """From this average on bodies are summed in threads: zlib lets go of the interpreter lock during long ones only."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -110,18 +113,38 @@ class LogPass:
 
         ``progress`` is told the bytes done now and then.
         """
-        blocks: list[LogFacts] = []
-        at = 0
+        ((_, facts),) = self.pieces(log, file, end, rows_max=len(log), progress=progress)
+        return facts
+
+    def pieces(
+        self,
+        log: Bytes,
+        file: StreamFile,
+        end: int,
+        *,
+        rows_max: int = PIECE_ROWS,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Iterator[tuple[int, LogFacts]]:
+        """As `file`, but the facts of at most ``rows_max`` records at a time, each with the byte where its piece of
+        the file ends. Pieces follow each other without a hole; the last one ends with the file.
+        """
+        held: list[LogFacts] = []
+        rows = at = 0
         while at < end:
             walked = vector.walk(log, at, end, physical_base=file.base)
-            for start in range(0, len(walked.positions), BLOCK_ROWS):
-                block = walked.positions[start : start + BLOCK_ROWS]
-                blocks.append(self._block(log, file, block, end))
+            step = max(1, min(BLOCK_ROWS, rows_max))
+            for start in range(0, len(walked.positions), step):
+                block = walked.positions[start : start + step]
+                if held and rows + len(block) > rows_max:
+                    yield int(block[0]), _joined(held)
+                    held, rows = [], 0
+                held.append(self._block(log, file, block, end))
+                rows += len(block)
                 progress(int(block[-1]))
             if walked.stop >= end or (walked.at_blank and self._blank_fits(log, file, walked.stop)):
                 break
             at = self._step_over(log, file, walked.stop, end)
-        return _joined(blocks)
+        yield file.length, _joined(held)
 
     def _blank_fits(self, log: Bytes, file: StreamFile, at: int) -> bool:
         left = SIZE_AND_MAGIC.unpack_from(log.data, at)[0]
@@ -194,7 +217,7 @@ class LogPass:
         stored = heads["store_timestamp"].astype(np.int64)
         if len(stored):
             self.first_store_timestamp = self.first_store_timestamp or int(stored[0])
-            before = np.concatenate(([self.newest_store_timestamp], np.maximum.accumulate(stored)[:-1]))
+            before = np.maximum.accumulate(np.concatenate(([self.newest_store_timestamp], stored[:-1])))
             self.clock_steps += int((stored < before).sum())
             self.newest_store_timestamp = max(self.newest_store_timestamp, int(stored.max()))
         prepared_at = heads["prepared_transaction_offset"]

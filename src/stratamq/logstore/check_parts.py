@@ -10,7 +10,8 @@ same passes make them:
    of any part of the log. A queue that does not ascend is damaged; a task of its own walks it from end to end;
 3. parts of the commit log: records, units and entries of some whole files (`check_part`).
 
-Memory of a task: as of `check_store`, the arrays of one commit-log file and one page of each queue.
+Memory of a task: the arrays of `check_log.PIECE_ROWS` records, their positions in one commit-log file, and one page of
+each queue. The task for damaged queues needs what `check_store` does: the arrays of one file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stratamq.formats.vector import byte_view
 from stratamq.logstore import check_meta, listing, mappings
 from stratamq.logstore.check import CheckReport, TolerantSnapshot, finish_check, settled_of
 from stratamq.logstore.check_index import IndexPass
-from stratamq.logstore.check_log import LogPass, QueueNames, Settled
+from stratamq.logstore.check_log import PIECE_ROWS, LogPass, QueueNames, Settled
 from stratamq.logstore.check_queues import QueuePass
 from stratamq.logstore.listing import StreamFile
 from stratamq.logstore.types import QueueKey
@@ -84,13 +85,17 @@ class PartTask(NamedTuple):
     covered_from: int
     indexed: tuple[int, ...]
     newest_before: int = 0
+    rows_max: int = PIECE_ROWS
 
 
 class PartedCheck:
     """One check: call `run`. Everything is decided on the snapshot that the constructor takes."""
 
-    def __init__(self, path: Path, *, part_bytes: int = PART_BYTES, index_every: int = 1) -> None:
+    def __init__(
+        self, path: Path, *, part_bytes: int = PART_BYTES, index_every: int = 1, rows_max: int = PIECE_ROWS
+    ) -> None:
         """Look at the directory. ``index_every``: compare the index with every n-th file of the log, 0 for none.
+        ``rows_max``: records that a task holds at a time.
 
         Raises NotAStore.
         """
@@ -98,6 +103,7 @@ class PartedCheck:
         self.root = str(path)
         self._part_bytes = part_bytes
         self._index_every = index_every
+        self._rows_max = rows_max
         self.snapshot = snapshot = TolerantSnapshot(path, findings)
         for stray in listing.list_strays(self.root):
             findings.add_problem(stray, "RocketMQ refuses to start with such a file; move it away")
@@ -198,6 +204,7 @@ class PartedCheck:
             index_paths=tuple(paths),
             covered_from=self._index_pass.covered_from,
             indexed=tuple(file.base for file in looked_at),
+            rows_max=self._rows_max,
         )
 
     def _is_indexed(self, file: StreamFile) -> bool:
@@ -328,10 +335,14 @@ def check_part(task: PartTask) -> Json:
     index_pass.findings, index_pass.covered_from = findings, task.covered_from
     for file in task.files:
         end = min(file.length, task.max_physical_offset - file.base)
-        facts = log_pass.file(byte_view(mappings.map_read_only(file.path)), file, end)
-        queue_pass.file(file, facts)
-        if file.base in task.indexed:
-            index_pass.file(file, facts)
+        log, begin = byte_view(mappings.map_read_only(file.path)), 0
+        # Units that do not ascend may point back into any piece, so their queues are compared with whole files.
+        rows_max = len(log) if task.is_odd else task.rows_max
+        for stop, facts in log_pass.pieces(log, file, end, rows_max=rows_max):
+            queue_pass.file(file, facts, begin, stop)
+            if file.base in task.indexed:
+                index_pass.file(file, facts, begin, stop)
+            begin = stop
     if task.is_last:
         queue_pass.drain()
     return {
@@ -355,7 +366,8 @@ def count_clock_steps(task: PartTask) -> Json:
     log_pass.newest_store_timestamp = task.newest_before
     for file in task.files:
         end = min(file.length, task.max_physical_offset - file.base)
-        log_pass.file(byte_view(mappings.map_read_only(file.path)), file, end)
+        for _ in log_pass.pieces(byte_view(mappings.map_read_only(file.path)), file, end, rows_max=task.rows_max):
+            pass
     return {"clock_steps": log_pass.clock_steps}
 
 

@@ -144,9 +144,14 @@ class QueuePass:
     def _note(self, problem: StoreError) -> None:
         self.findings.add_problem(problem, REBUILD)
 
-    def file(self, file: StreamFile, facts: LogFacts) -> None:
-        """Compare the units that point into ``file`` with its records, both ways."""
-        stretches = [(queue, *self._units_into(queue, file)) for queue in self.queues.values()]
+    def file(self, file: StreamFile, facts: LogFacts, begin: int = 0, end: int | None = None) -> None:
+        """Compare the units that point into ``file`` with its records, both ways.
+
+        With ``begin`` and ``end`` into that piece of it: for queues whose units ascend, pieces one after the other come
+        to what the whole file would.
+        """
+        low, high = file.base + begin, file.base + (file.length if end is None else end)
+        stretches = [(queue, *self._units_into(queue, low, high)) for queue in self.queues.values()]
         stretches = [stretch for stretch in stretches if len(stretch[1])]
         covered = np.zeros(len(facts.positions), dtype=np.bool_)
         if stretches:
@@ -182,21 +187,20 @@ class QueuePass:
                 queue.doubt(offsets[written], units[written], "a record of this queue", ": behind the end of the log")
             queue.files.close()
 
-    def _units_into(self, queue: _Queue, file: StreamFile) -> tuple[Ints, npt.NDArray[Any]]:
-        """The units of a queue that point into a file of the log. Reads on until none of what it reads does."""
-        end = file.base + file.length
+    def _units_into(self, queue: _Queue, low: int, high: int) -> tuple[Ints, npt.NDArray[Any]]:
+        """The units of a queue that point into a stretch of the log. Reads on until none of what it reads does."""
         if not queue.unit_count and not len(queue.units):
             self._skip_expired(queue)
         last = queue.units
         while queue.at < queue.stop:
-            if len(last) and not _points_into(last, file.base, end).any():
+            if len(last) and not _points_into(last, low, high).any():
                 break
             last = queue.read_on()
         queue.files.close()
-        offsets, units = queue.take(_points_into(queue.units, file.base, end))
+        offsets, units = queue.take(_points_into(queue.units, low, high))
         queue.unit_count += len(units)
-        # What points before this file, or nowhere, can become good no more. Zeros at the end are no units at all.
-        strays = (queue.units["physical_offset"] < file.base) | (queue.units["size"] <= 0)
+        # What points before this stretch, or nowhere, can become good no more. Zeros at the end are no units at all.
+        strays = (queue.units["physical_offset"] < low) | (queue.units["size"] <= 0)
         if strays.any():
             queue.doubt(*queue.take(strays), "a unit of a record", ": no record begins there")
         return offsets, units

@@ -7,24 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratamq.errors import ConfigError
 from stratamq.formats.java import tags_code
 from stratamq.formats.properties import DELAY, KEYS, TAGS, UNIQ_KEY, find_property, split_keys
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_DEFAULT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS: Final = 1_000
-
-
-def decode_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of level 1, 2, ... from ``"1s 5s ..."``. Raises ConfigError."""
-    levels = []
-    for part in text.split():
-        if part[-1] not in _UNIT_MS or not part[:-1].isdigit():
-            raise ConfigError("messageDelayLevel", text, "numbers with unit s, m, h or d, separated by spaces")
-        levels.append(int(part[:-1]) * _UNIT_MS[part[-1]])
-    return tuple(levels)
 
 
 def scheduled_tags_code(properties: str, store_timestamp: int, delay_levels: tuple[int, ...]) -> int | None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from stratamq.clock import Clock
-from stratamq.config import StoreConfig
+from stratamq.config import DELAY_LEVELS_DEFAULT, StoreConfig, parse_delay_levels
 from stratamq.errors import StoreClosed, StoreError, StoreFailed, StoreFull
 from stratamq.files.durable import write_file
 from stratamq.files.filesystem import FileSystem, LocalFileSystem
@@ -37,7 +37,6 @@ from stratamq.logstore.checkpoints import CheckpointFile, CheckpointToken, Trust
 from stratamq.logstore.commit_log import CommitLog, SyncWork
 from stratamq.logstore.consume_queue import ConsumeQueue
 from stratamq.logstore.deletions import folders_of, remove_folder
-from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.index import Index
 from stratamq.logstore.light_queues import is_light_name
 from stratamq.logstore.lock import StoreLock
@@ -135,7 +134,7 @@ class LogStore(ReadableStore):
         """
         fs = filesystem or LocalFileSystem()
         path = os.path.abspath(os.fspath(directory))
-        levels = decode_delay_levels(delay_levels)
+        levels = parse_delay_levels(delay_levels)
         fs.make_directory(path)
         lock = StoreLock(path)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

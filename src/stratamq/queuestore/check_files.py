@@ -35,6 +35,8 @@ from stratamq.queuestore.view import View
 from stratamq.units import MiB
 
 BLOCK_BYTES: Final = MiB
+MISSES_MAX: Final = 1_000
+"""So many records that prove bad end the search for good ones behind one: each may cost a checksum of the file."""
 HELD_BACK: Final = "the broker holds this message back and logs it, others are served; restore the file from a copy"
 NOBODY: Final = "nobody refers to it, so nothing is lost; it goes when its file is collected"
 PLACES: Final = (BODY_HERE, IN_PERSISTENT, IN_TRANSIENT)
@@ -166,24 +168,26 @@ class MessageFilePass:
         return bool(magic == TRAILER_MAGIC or (length % FOOTER_ROW.itemsize == 0 and 0 < length < size))
 
     def _records_behind(self, path: str, end: int, last_id: int) -> tuple[int, int] | None:
-        """Where the first good record behind ``end`` is, and how many there are."""
-        first, count, at = -1, 0, end + 1
+        """Where the first good record behind ``end`` is, and how many there are (as far as it is searched)."""
+        found = self._fs.stat(path)
+        size = found.size if found is not None else 0
+        first, count, at, misses = -1, 0, end + 1, 0
         fd = self._fs.open(path, writable=False)
         window = Window(self._fs, fd)
         try:
-            while (at := _find(window, at)) >= 0:
+            while misses < MISSES_MAX and (at := _find(window, at)) >= 0:
                 _, _, message_id, length, _ = RECORD.unpack(window.take(at, RECORD.size).ljust(RECORD.size, b"\0"))
-                found = self._fs.stat(path)
-                if message_id > last_id and found is not None and at + record_bytes(length) <= found.size:
+                bytes_of = record_bytes(length)
+                if message_id > last_id and at + bytes_of <= size:
                     try:
-                        decode_record(window.take(at, record_bytes(length)), message_id, path=path, offset=at)
+                        decode_record(window.take(at, bytes_of), message_id, path=path, offset=at)
                     except CorruptionError:
-                        at += 1
+                        misses += 1
+                    else:
+                        first, count = (at if first < 0 else first), count + 1
+                        at += bytes_of
                         continue
-                    first, count = (at if first < 0 else first), count + 1
-                    at += record_bytes(length)
-                else:
-                    at += 1
+                at += 1
         finally:
             self._fs.close(fd)
         return (first, count) if count else None
@@ -270,12 +274,12 @@ class SegmentPass:
         at = chunk.first - segment.first
         live = np.frombuffer(segment.states, np.uint8)[at : at + len(rows)] != GONE
         rows = rows[: len(live)]
-        for row, is_live in zip(rows, live.tolist(), strict=True):
-            kind, size, locator = int(row["kind"]), int(row["size"]), int(row["locator"])
+        columns = [rows[name].tolist() for name in ("kind", "size", "crc", "locator")]
+        for kind, size, crc, locator, is_live in zip(*columns, live.tolist(), strict=True):
             if kind not in KINDS or (is_live and not kind):
                 self._findings.error("index-entry", path, chunk.offset, "a kind of entry", f"kind {kind}", HELD_BACK)
             elif kind & BODY_HERE:
-                self._check_body(path, window, locator, size, int(row["crc"]), is_live)
+                self._check_body(path, window, locator, size, crc, is_live)
             elif is_live and kind & IN_PERSISTENT:
                 self._check_reference(view, queue, locator, size, path, chunk.offset)
 

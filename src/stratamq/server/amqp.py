@@ -267,6 +267,9 @@ class AmqpPeer(asyncio.BufferedProtocol):
         listener = self._listener
         self._received = listener.loop.time()
         listener.wake()
+        octets = self.session.octets
+        octets.recv_oct += nbytes
+        octets.recv_cnt += 1
         try:
             self.session.receive(bytes(listener.receive_buffer[:nbytes]))
         except Exception:
@@ -335,6 +338,8 @@ class AmqpPeer(asyncio.BufferedProtocol):
             return
         if data:
             self._sent = self._listener.loop.time()
+            session.octets.send_oct += len(data)
+            session.octets.send_cnt += 1
             transport.write(data)
         if was_full and not self._is_write_paused:
             session.set_clogged(False)

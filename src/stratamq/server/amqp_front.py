@@ -18,7 +18,7 @@ from stratamq.protocols.amqp.connection import Limits
 from stratamq.queuestore.alarms import next_disk_check_ms
 from stratamq.server.amqp import AmqpListener, Holding
 from stratamq.server.management.objects import all_totals
-from stratamq.server.management.rates import Rates
+from stratamq.server.management.rates import ObjectSampler, Rates
 from stratamq.server.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class AmqpFront:
         self.started_ms = clock.wall_ms()
         self.memory_limit = _memory_bytes() * config.vm_memory_high_watermark_percent // 100
         self.rates = Rates()
+        self.sampler = ObjectSampler(broker)
         self._ports: list[dict[str, Any]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -72,11 +73,24 @@ class AmqpFront:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    def sample(self) -> None:
-        """Take a sample for the rates, when one is due."""
-        now_ms = int(self._loop.time() * 1000)
-        if self.rates.is_due(now_ms):
-            self.rates.sample(now_ms, all_totals(self.broker))
+    def sample(self) -> bool:
+        """Take a sample for the rates of the overview, when one is due, and begin with those of single objects.
+
+        False: none is due. True: `ObjectSampler.step` is to be called until it is done.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if not self.rates.is_due(now_ms):
+            return False
+        self.rates.sample(now_ms, all_totals(self.broker))
+        self.sampler.begin()
+        return True
+
+    async def take_samples(self) -> None:
+        """Take all samples that are due; clients have their turns in between."""
+        is_sampling = self.sample()
+        while is_sampling:
+            is_sampling = self.sampler.step(self._clock.monotonic_ms())
+            await asyncio.sleep(0)
 
     @property
     def is_full(self) -> bool:

@@ -113,7 +113,7 @@ class GroupAmqp(AmqpFront):
         while True:
             try:
                 pause = self.check_alarms()
-                self.sample()
+                await self.take_samples()
             except Exception:
                 _log.exception("housekeeping failed")
                 pause = ALARM_S

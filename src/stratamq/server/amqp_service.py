@@ -148,7 +148,7 @@ class AmqpService(AmqpFront):
                     next_alarms = self._loop.time() + min(ALARM_S, self.check_alarms())
                 while self.storage.failure is None and await self._take_step():
                     pass
-                self.sample()
+                await self.take_samples()
             except StoreFull as error:
                 self.storage.note_full(error)
             except StoreFailed as error:

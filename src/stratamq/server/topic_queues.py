@@ -1,8 +1,8 @@
 """The readable queues of a topic on every broker that has it, for a broker that shares them out.
 
 Name servers elsewhere are asked, each question of many waiting requests once, and what they said counts for
-`KEPT_MS`. Without them the name server in this process knows. Where none answers, what was said before counts; without
-that, what is known here.
+`KEPT_MS`. Where none answers, what was said before counts: what this broker knows of itself would take the queues of
+all others away from its clients. Without name servers elsewhere the one in this process knows.
 
 Source: apache/rocketmq broker/.../TopicRouteInfoManager.java.
 """
@@ -26,6 +26,8 @@ from stratamq.server.remoting_client import RemotingClient
 KEPT_MS: Final = 30_000
 """RocketMQ asks as often (``loadBalancePollNameServerInterval``)."""
 TOPICS_KEPT_MAX: Final = 10_000
+TOPICS_ASKED_MAX: Final = 64
+"""So many topics are asked for at a time; who wants another is told what was said before."""
 ANSWER_S: Final = 3.0
 QUEUES_MAX: Final = 65_536
 """A route with more is refused."""
@@ -43,13 +45,14 @@ class TopicQueues:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, topic: str, told: Told) -> None:
-        """Call ``told`` with the queues, None when there is no such topic: at once, or within `ANSWER_S` a server."""
+        """Call ``told`` with the queues, None when nobody knows the topic: at once, or within `ANSWER_S` a server."""
         if not self._addresses:
             told(self._here(topic))
             return
         known = self._known.get(topic)
-        if known is not None and self._clock.monotonic_ms() - known[0] < KEPT_MS:
-            told(known[1])
+        is_fresh = known is not None and self._clock.monotonic_ms() - known[0] < KEPT_MS
+        if is_fresh or (topic not in self._waiting and len(self._waiting) >= TOPICS_ASKED_MAX):
+            told(self._before(topic))
             return
         waiting = self._waiting.setdefault(topic, [])
         waiting.append(told)
@@ -59,10 +62,17 @@ class TopicQueues:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Ask no more; who waits is told what is known."""
+        """Ask no more; who waits is told what was said before."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for topic in list(self._waiting):  # whose task was not begun
+            self._tell(topic, self._before(topic))
+
+    def _before(self, topic: str) -> Sequence[Queue] | None:
+        """What was said last; None when nothing was."""
+        known = self._known.get(topic)
+        return None if known is None else known[1]
 
     def _here(self, topic: str) -> Sequence[Queue] | None:
         route = self._routes.route(topic)
@@ -72,8 +82,7 @@ class TopicQueues:
         return [(name, number) for name, count in readable for number in range(count)]
 
     async def _ask(self, topic: str) -> None:
-        known = self._known.get(topic)
-        queues = known[1] if known is not None else self._here(topic)
+        queues = self._before(topic)
         try:
             for address in self._addresses:
                 with contextlib.suppress(PeerUnreachable, RemoteProtocolError):
@@ -81,8 +90,11 @@ class TopicQueues:
                     self._keep(topic, queues)
                     break
         finally:
-            for told in self._waiting.pop(topic):
-                told(queues)
+            self._tell(topic, queues)
+
+    def _tell(self, topic: str, queues: Sequence[Queue] | None) -> None:
+        for told in self._waiting.pop(topic):
+            told(queues)
 
     def _keep(self, topic: str, queues: Sequence[Queue] | None) -> None:
         """Remember an answer, unless a topic may be made at any moment: then it is asked for again."""

@@ -198,7 +198,7 @@ def test_name_servers_are_told_the_leaders_only():
     assert topics.infos() == {
         "S": {
             "bname": "a",
-            "currIdMap": {"0": 3},
+            "currIdMap": {0: 3},
             "dirty": False,
             "epoch": 8,
             "scope": "__global__",

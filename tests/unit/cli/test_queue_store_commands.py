@@ -98,6 +98,9 @@ def test_a_store_in_use_is_said_to_be(capsys, data):
         assert (code, answer["summary"]["is_live"]) == (0, True)
     finally:
         store.close()
+    _, (answer,), _ = run_json(capsys, "queue-store", "inspect", data)
+    assert (data / "amqp/store/lock").read_text() == str(os.getpid())
+    assert (answer["state"]["is_live"], answer["state"]["was_stopped_cleanly"]) == (False, True)
 
 
 def test_a_directory_without_a_queue_store_ends_with_3(capsys, tmp_path):

@@ -6,11 +6,14 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from stratamq.findings import Severity
+from stratamq.findings import Findings, Severity
 from stratamq.logstore.check import CheckReport, check_store
+from stratamq.logstore.check_log import LogFacts, LogPass, QueueNames
 from stratamq.logstore.check_parts import PartedCheck, run_here
+from stratamq.logstore.listing import StreamFile
 from tests.golden.archives import unpack_store
 from tests.unit.logstore.stores import message, open_store, put
 from tests.unit.logstore.tiny_store import T0, TinyStore, flip
@@ -37,16 +40,16 @@ def seen(report: CheckReport) -> tuple[object, ...]:
     )
 
 
-def in_parts(root: Path, part_bytes: int = 8192) -> CheckReport:
-    return PartedCheck(root, part_bytes=part_bytes).run(run_here)
+def in_parts(root: Path, part_bytes: int = 8192, rows_max: int = 7) -> CheckReport:
+    return PartedCheck(root, part_bytes=part_bytes, rows_max=rows_max).run(run_here)
 
 
-@pytest.mark.parametrize("part_bytes", [1, 8192, 1 << 30])
+@pytest.mark.parametrize(("part_bytes", "rows_max"), [(1, 10_000), (1, 1), (8192, 13), (1 << 30, 10_000)])
 @pytest.mark.parametrize("clock_goes_back", [False, True])
-def test_a_whole_store(tmp_path, part_bytes, clock_goes_back):
+def test_a_whole_store(tmp_path, part_bytes, rows_max, clock_goes_back):
     made_store(tmp_path / "store", clock_goes_back=clock_goes_back)
     plain = check_store(tmp_path / "store")
-    assert seen(in_parts(tmp_path / "store", part_bytes)) == seen(plain)
+    assert seen(in_parts(tmp_path / "store", part_bytes, rows_max)) == seen(plain)
     assert plain.records == 240
     assert not plain.is_damaged
     kinds = {kind for _, kind in plain.counts}
@@ -62,7 +65,41 @@ def test_a_damaged_store(tmp_path, seed):
         path = chance.choice(files)
         flip(path, chance.randrange(path.stat().st_size), 1 << chance.randrange(8))
     plain = check_store(tmp_path / "store")
-    assert seen(in_parts(tmp_path / "store", 1 + seed % 3 * 6000)) == seen(plain)
+    assert seen(in_parts(tmp_path / "store", 1 + seed % 3 * 6000, (2, 7, 30, 10_000)[seed % 4])) == seen(plain)
+
+
+def pairs(facts: LogFacts) -> list[tuple[int, int]]:
+    """Positions and hashes of index entries."""
+    return list(zip(facts.positions[facts.index_rows].tolist(), facts.index_hashes.tolist(), strict=True))
+
+
+def test_a_file_comes_in_pieces_that_tile_it(tmp_path):
+    store = made_store(tmp_path / "store")
+    path = min((store.root / "commitlog").iterdir())
+    log, file = np.frombuffer(path.read_bytes(), np.uint8), StreamFile(str(path), 0, path.stat().st_size, 0, 0)
+    whole = LogPass(Findings(), QueueNames()).file(log, file, len(log))
+    pieces = list(LogPass(Findings(), QueueNames()).pieces(log, file, len(log), rows_max=5))
+    ends = [end for end, _ in pieces]
+    assert [len(facts.positions) for _, facts in pieces[:-1]] == [5] * (len(pieces) - 1)
+    assert len(pieces) > 3
+    assert ends == [*(int(facts.positions[0]) for _, facts in pieces[1:]), len(log)]
+    for field in ("positions", "queue_offsets", "tags_codes"):
+        assert np.array_equal(np.concatenate([getattr(facts, field) for _, facts in pieces]), getattr(whole, field))
+    entries = [pair for _, facts in pieces for pair in pairs(facts)]
+    assert sorted(entries) == sorted(pairs(whole))
+
+
+def test_a_clock_that_was_set_back_is_counted_the_same_in_any_pieces(tmp_path):
+    store = made_store(tmp_path / "store", clock_goes_back=True)
+    steps = set()
+    for rows_max in (1, 3, 1000):
+        one = LogPass(Findings(), QueueNames())
+        for path in sorted((store.root / "commitlog").iterdir()):
+            log = np.frombuffer(path.read_bytes(), np.uint8)
+            list(one.pieces(log, StreamFile(str(path), int(path.name), len(log), 0, 0), len(log), rows_max=rows_max))
+        steps.add(one.clock_steps)
+    assert len(steps) == 1
+    assert steps != {0}
 
 
 def test_units_and_entries_that_are_gone(tmp_path):

@@ -129,9 +129,11 @@ def test_messages_come_back(message):
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_an_error(data):
     try:
-        wire.decode_message(memoryview(data))
+        message = wire.decode_message(memoryview(data))
     except RemoteProtocolError:
         return
+    content = b"".join(wire.encode_message(message))[wire.HEAD.size :]
+    assert wire.decode_message(memoryview(content)) == message
 
 
 @given(MESSAGES, st.integers(0, 10_000), st.integers(0, 7))

@@ -107,6 +107,10 @@ async def test_queues_are_made_shown_and_deleted(tmp_path):
         await api.put("/queues/%2F/bad", {"durable": 7}, status=400)
         await api.get("/queues/%2F/none", status=404)
         await api.get("/queues/none", status=404)
+        # some clients ask for lists with a slash at the end, as RabbitMQ lets them
+        assert [row["name"] for row in await api.get("/queues/")] == ["q"]
+        assert (await api.get("/queues/%2F/q/"))["name"] == "q"
+        await api.get("/none/", status=404)
         columns = await api.get("/queues", columns="name,messages_details.rate")
         assert columns == [{"name": "q", "messages_details": {"rate": 0.0}}]
         await api.post("/exchanges/%2F/amq.default/publish", _message("q", "one"))

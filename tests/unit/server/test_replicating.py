@@ -207,6 +207,7 @@ async def test_garbage_on_the_port_for_slaves_ends_that_connection_only(pair):
         writer.write(garbage)
         async with asyncio.timeout(60):
             await reader.read()
+        assert reader.at_eof()
         writer.close()
     await send(master, 3)
     await followed(master, slave)

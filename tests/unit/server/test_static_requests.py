@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stratamq.broker.broker import MAPPINGS_FILE
+from stratamq.broker.broker import MAPPINGS_FILE, TOPICS_FILE
 from stratamq.config import BrokerConfig
 from tests.unit.server.harness import Harness
 
@@ -89,7 +89,7 @@ def test_a_mapping_is_saved_and_read_again(harness, tmp_path):
     assert not harness.broker.has_unsaved_tables
     for file, value in ((harness.broker._open_file(name), value) for name, value in saved.items()):
         file.store(value)
-    assert MAPPINGS_FILE in saved
+    assert list(saved) == [MAPPINGS_FILE, TOPICS_FILE], "a topic without its mapping would pass for an ordinary one"
     harness.store.close()
     again = Harness(harness.directory)
     assert again.broker.static_topics.find("S").led() == {0: 1}

@@ -10,7 +10,14 @@ import pytest
 from stratamq.errors import PeerUnreachable, RemoteProtocolError
 from stratamq.nameserver.routes import QueueData, Registration, RouteTable
 from stratamq.server import topic_queues
-from stratamq.server.topic_queues import KEPT_MS, QUEUES_MAX, TopicQueues, ask_name_server, readable_queues
+from stratamq.server.topic_queues import (
+    KEPT_MS,
+    QUEUES_MAX,
+    TOPICS_ASKED_MAX,
+    TopicQueues,
+    ask_name_server,
+    readable_queues,
+)
 from stratamq.testing.clock import ManualClock
 from tests.unit.server.harness import FakePeer, Harness
 from tests.unit.server.test_registering import broker, names
@@ -101,9 +108,27 @@ async def test_a_topic_that_nobody_knows_is_asked_for_again(servers):
     await queues.close()
 
 
-async def test_when_nobody_answers_what_is_known_here_counts(servers):
+async def test_when_nobody_answers_clients_keep_what_they_have(servers):
     queues = TopicQueues(["one"], table(), ManualClock())
-    assert await ask(queues.find) == BOTH
+    assert await ask(queues.find) is None
+    await queues.close()
+
+
+async def test_who_waits_at_the_end_is_told(servers):
+    queues = TopicQueues(["two"], table(), ManualClock())
+    found = []
+    queues.find("T", found.append)
+    await queues.close()
+    assert found == [None]
+
+
+async def test_only_so_many_topics_are_asked_for_at_a_time(servers):
+    servers.answers["one"] = BOTH[:1]
+    queues = TopicQueues(["one"], table(), ManualClock())
+    names = ["T", *(f"T{number}" for number in range(TOPICS_ASKED_MAX))]
+    found = await asyncio.gather(*(ask(queues.find, name) for name in reversed(names)))
+    assert found == [BOTH[:1]] * TOPICS_ASKED_MAX + [None]
+    assert len(servers.asked) == TOPICS_ASKED_MAX
     await queues.close()
 
 

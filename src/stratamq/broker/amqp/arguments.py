@@ -70,7 +70,9 @@ def _overflow(value: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def _mode(value: Any, arguments: Mapping[str, Any]) -> str:
-    return _string(value, arguments) or ("" if value in ("default", "lazy") else "invalid_queue_mode")
+    return _string(value, arguments) or (
+        "" if value in ("default", "lazy") else f"\"unsupported queue mode '{value}'\""
+    )
 
 
 def _queue_type(value: Any, arguments: Mapping[str, Any]) -> str:
@@ -121,10 +123,19 @@ def queue_type(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("x-queue-type", "classic"))
 
 
+def check_exchange_argument(argument: str, what: str, arguments: Table) -> None:
+    """Refuse the name of an exchange that is no text. Raises AmqpError 406."""
+    value = arguments.get(argument)
+    if argument in arguments and not isinstance(value, str):
+        text = f"invalid type '{type_name(value)}' for arg '{argument}' in {what}"
+        raise AmqpError(PRECONDITION_FAILED, text)
+
+
 def check_queue_arguments(
     name: str, vhost: str, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
     """Refuse arguments that cannot be, or that do not go together. Raises AmqpError 406."""
+    check_exchange_argument("x-dead-letter-exchange", resource("queue", name, vhost), arguments)
     for argument, check in QUEUE_ARGUMENTS.items():
         if argument in arguments:
             wrong = check(arguments[argument], arguments)
@@ -141,6 +152,14 @@ def check_queue_arguments(
             if bad:
                 text = f"invalid property '{word}' for {resource('queue', name, vhost)}"
                 raise AmqpError(PRECONDITION_FAILED, text)
+
+
+def check_nameable(arguments: Table) -> None:
+    """Refuse to think of a name for a queue that is to outlive its connection. Raises AmqpError 406."""
+    kind = queue_type(arguments)
+    if kind in ("quorum", "stream"):
+        text = f"Cannot declare a server-named queue for type rabbit_{kind}_queue"
+        raise AmqpError(PRECONDITION_FAILED, text)
 
 
 def _word(flag: bool) -> str:

@@ -15,6 +15,7 @@ from stratamq.broker.amqp.consumers import Consumer
 from stratamq.broker.amqp.levels import Entry
 from stratamq.broker.amqp.messages import EXPIRATION_MAX_MS, Message, carbon_copies, encode_address
 from stratamq.broker.amqp.queue import Queue
+from stratamq.broker.amqp.traffic import Traffic
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.codec import decode_method, encode_method, spec_of
 from stratamq.protocols.amqp.connection import body_size
@@ -29,7 +30,7 @@ from stratamq.protocols.amqp.replies import (
     PRECONDITION_FAILED,
     AmqpError,
 )
-from stratamq.protocols.amqp.values import Table
+from stratamq.protocols.amqp.values import Table, type_name
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.connection import Session
@@ -86,6 +87,7 @@ class Channel:
         self.global_prefetch = 0
         self.window_used = 0
         """Unacknowledged deliveries to consumers, for the shared window."""
+        self.traffic = Traffic()
         self.consumers: dict[str, Consumer] = {}
         self.unacked: dict[int, Unacked] = {}
         self.reply_token = ""
@@ -152,6 +154,7 @@ class Channel:
             )
         broker = self.broker
         broker.counters.published += 1
+        self.traffic.publish += 1
         route = self._routes.get(payload)
         if route is None or route.epoch != broker.epoch:
             route = self._resolve(payload)
@@ -191,9 +194,11 @@ class Channel:
             return True
         if mandatory:
             self.broker.counters.unroutable_returned += 1
+            self.traffic.return_unroutable += 1
             self.send_content(methods.BasicReturn(NO_ROUTE, "NO_ROUTE", message.exchange, message.routing_key), message)
         else:
             self.broker.counters.unroutable_dropped += 1
+            self.traffic.drop_unroutable += 1
         return True
 
     def _resolve(self, payload: bytes) -> Route:
@@ -229,6 +234,7 @@ class Channel:
         keys = [route.key]
         if facts.mentions(b"CC"):
             headers = facts.headers()
+            _check_carbon_copies(headers)
             keys += carbon_copies(headers, "CC", "BCC")
             if "BCC" in headers:
                 del headers["BCC"]
@@ -279,7 +285,9 @@ class Channel:
         return send
 
     def _send_confirms(self, first: int, last: int, nacks: list[int]) -> None:
-        self.broker.counters.confirmed += last - first + 1 - len(nacks)
+        confirmed = last - first + 1 - len(nacks)
+        self.broker.counters.confirmed += confirmed
+        self.traffic.confirm += confirmed
         push = self.session.push
         for nack in sorted(nacks):
             if nack > first:
@@ -308,13 +316,28 @@ class Channel:
         self._next_delivery = tag + 1
         return tag
 
+    def note_delivered(self, queue: Queue, entry: Entry) -> None:
+        """Count what every kind of delivery has in common."""
+        counters = self.broker.counters
+        counters.delivered += 1
+        if entry.redelivered:
+            counters.redelivered += 1
+            self.traffic.redeliver += 1
+            queue.traffic.redeliver += 1
+
     def deliver(self, consumer: Consumer, entry: Entry) -> None:
         tag = self._next_delivery
         self._next_delivery = tag + 1
-        if not consumer.no_ack:
+        traffic, queue_traffic = self.traffic, consumer.queue.traffic
+        if consumer.no_ack:
+            traffic.deliver_no_ack += 1
+            queue_traffic.deliver_no_ack += 1
+        else:
             self.unacked[tag] = Unacked(entry, consumer.queue, consumer, self.broker.now_ms, tag)
             self.window_used += 1
-        self.broker.counters.delivered += 1
+            traffic.deliver += 1
+            queue_traffic.deliver += 1
+        self.note_delivered(consumer.queue, entry)
         message = entry.message
         block = message.facts.block
         if consumer.queue.type == "quorum" and entry.deliveries:
@@ -343,12 +366,12 @@ class Channel:
     def settle(self, tag: int, *, multiple: bool, ack: bool, requeue: bool) -> None:
         """An ack, nack or reject. Raises AmqpError 406 for a tag that is not outstanding."""
         unacked = self.unacked
+        is_all = multiple and tag == 0
+        if not is_all and tag not in unacked:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         if not multiple:
-            item = unacked.pop(tag, None)
-            if item is None:
-                raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            items = [item]
-        elif tag == 0:
+            items = [unacked.pop(tag)]
+        elif is_all:
             items = list(unacked.values())
             unacked.clear()
         else:
@@ -357,8 +380,6 @@ class Channel:
                 if known > tag:
                     break
                 taken.append(known)
-            if not taken:
-                raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             items = [unacked.pop(known) for known in taken]
         if self.is_tx:
             self.tx_acks.append((items, ack, requeue))
@@ -378,6 +399,7 @@ class Channel:
                 continue
             if ack:
                 queue.unacked -= 1
+                queue.traffic.ack += 1
                 entry.level.store.ack((entry.seq,))
             elif requeue:
                 back.setdefault(queue, []).append(entry)
@@ -387,6 +409,7 @@ class Channel:
                 broker.mark_dirty(queue)
         if ack:
             broker.counters.acknowledged += len(items)
+            self.traffic.ack += len(items)
         for queue, entries in back.items():
             queue.give_back(entries, counts=counts)
         if is_shared:
@@ -458,11 +481,22 @@ def _needs_care(facts: Facts) -> bool:
     return facts.mentions(b"CC")
 
 
+def _check_carbon_copies(headers: Table) -> None:
+    for name in ("CC", "BCC"):
+        if name in headers and not isinstance(headers[name], list):
+            wrong = f'{{unacceptable_type_in_header,"{name}",{type_name(headers[name])}}}'
+            raise AmqpError(PRECONDITION_FAILED, f"invalid message: {wrong}")
+
+
 def _check_expiration(text: str | None) -> None:
     if text is None:
         return
-    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+    number = re.match(r"[+-]?[0-9]{1,20}", text)
+    if number is None:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': no_integer")
+    if number.end() < len(text):
+        rest = text[number.end() :]
+        raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{leftover_string,\"{rest}\"}}")
     value = int(text)
     if value < 0:
         raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")

@@ -15,6 +15,7 @@ from stratamq.broker.amqp import consuming  # noqa: F401 (registers its handlers
 from stratamq.broker.amqp.access import Permission
 from stratamq.broker.amqp.channel import Channel
 from stratamq.broker.amqp.queue import Queue
+from stratamq.broker.amqp.traffic import Octets
 from stratamq.protocols.amqp import methods
 from stratamq.protocols.amqp.codec import decode_method, spec_of
 from stratamq.protocols.amqp.connection import AmqpConnection, Event, Limits
@@ -80,6 +81,8 @@ class Session:
         self.outgoing = self.core.outgoing
         """Frames to send; the shell empties the list and sets `unsent_bytes` back."""
         self.unsent_bytes = 0
+        self.octets = Octets()
+        """Counted by the shell."""
         self.make_token = make_token
         """Gives random names: of queues, consumers, replies."""
         self.channels: dict[int, Channel] = {}

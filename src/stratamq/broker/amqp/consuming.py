@@ -157,16 +157,22 @@ def basic_get(channel: Channel, arguments: methods.BasicGet) -> None:
     queue.drop_expired()
     entry = queue.take()
     if entry is None:
+        channel.traffic.get_empty += 1
+        queue.traffic.get_empty += 1
         channel.send(methods.BasicGetEmpty())
         return
     tag = channel.next_delivery()
     message = entry.message
-    channel.broker.counters.delivered += 1
+    channel.note_delivered(queue, entry)
     answer = methods.BasicGetOk(tag, entry.redelivered, message.exchange, message.routing_key, queue.ready)
     channel.send_content(answer, message)
     if arguments.no_ack:
+        channel.traffic.get_no_ack += 1
+        queue.traffic.get_no_ack += 1
         entry.level.store.ack((entry.seq,))
     else:
+        channel.traffic.get += 1
+        queue.traffic.get += 1
         queue.lend(entry)
         channel.unacked[tag] = Unacked(entry, queue, None, channel.broker.now_ms, tag)
     queue.schedule()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
+from stratamq.broker.amqp.arguments import check_exchange_argument, check_nameable, resource
 from stratamq.broker.amqp.broker import REPLY_TO, REPLY_TO_PREFIX
 from stratamq.broker.amqp.channel import HANDLERS, Channel
 from stratamq.broker.amqp.exchanges import Binding
@@ -75,6 +76,9 @@ def exchange_declare(channel: Channel, arguments: methods.ExchangeDeclare) -> No
         channel.vhost.exchange(name)
     else:
         channel.session.require("configure", "exchange", name)
+        check_exchange_argument(
+            "alternate-exchange", resource("exchange", name, channel.vhost.name), arguments.arguments
+        )
         alternate = arguments.arguments.get("alternate-exchange")
         if isinstance(alternate, str):
             channel.session.require("read", "exchange", name)
@@ -145,10 +149,12 @@ def queue_declare(channel: Channel, arguments: methods.QueueDeclare) -> None:
     """queue.declare"""
     name = clean_name(arguments.queue)
     if arguments.passive:
-        _declare_passively(channel, arguments, queue_name(channel, name))
+        _declare_passively(channel, arguments, name)
         return
     if name.startswith("amq."):
         raise AmqpError(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    if not name:
+        check_nameable(arguments.arguments)
     session = channel.session
     owner = session if arguments.exclusive else None
     shown = name or f"amq.gen-{session.make_token()}"

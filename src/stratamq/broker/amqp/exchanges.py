@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol
 
 from stratamq.broker.amqp.topic_trie import TopicTrie
 from stratamq.protocols.amqp.replies import PRECONDITION_FAILED, AmqpError
-from stratamq.protocols.amqp.values import Table, encode_table, same_value
+from stratamq.protocols.amqp.values import Table, encode_table, same_value, type_name
 
 EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers")
 PREDECLARED: Final[tuple[tuple[str, str, bool], ...]] = (
@@ -142,7 +142,9 @@ def check_headers_arguments(arguments: Mapping[str, Any]) -> None:
         return
     mode = arguments["x-match"]
     if not isinstance(mode, str):
-        raise AmqpError(PRECONDITION_FAILED, f"Invalid x-match field type {mode!r}; expected longstr")
+        raise AmqpError(
+            PRECONDITION_FAILED, f"Invalid x-match field type {type_name(mode)} (value {mode!r}); expected longstr"
+        )
     if mode not in _HEADER_MODES:
         text = f'Invalid x-match field value <<"{mode}">>; expected all, any, all-with-x, or any-with-x'
         raise AmqpError(PRECONDITION_FAILED, text)

@@ -15,6 +15,7 @@ from stratamq.broker.amqp.dead_letters import DELIVERY_LIMIT, EXPIRED, MAXLEN, R
 from stratamq.broker.amqp.levels import Entry, Level, expiry
 from stratamq.broker.amqp.messages import Message
 from stratamq.broker.amqp.storage import QueueStorage
+from stratamq.broker.amqp.traffic import Traffic
 from stratamq.protocols.amqp.values import Table
 
 DELIVERY_LIMIT_DEFAULT: Final = 20
@@ -88,6 +89,7 @@ class Queue:
         self._has_recovered = self.ready > 0
         self._notes_takes = any(store.notes_takes for store in stores)
         self.unacked = 0
+        self.traffic = Traffic()
         self.consumers = Consumers()
         self.consumers.single_active = self.arguments.get("x-single-active-consumer") is True
         self.exclusive_consumer: Consumer | None = None
@@ -164,6 +166,7 @@ class Queue:
         if self.ttl_ms is not None or message.ttl_ms is not None:
             expires_ms = expiry(message, self.host.now_ms, self.ttl_ms)
         level.append(seq, message, expires_ms)
+        self.traffic.publish += 1
         self.ready += 1
         self.ready_bytes += len(message.body)
         if not self.is_dirty:

@@ -257,6 +257,7 @@ class StreamQueue(Queue):
 
     def publish(self, message: Message, done: Callable[[str], None]) -> None:
         """Append a message; ``done`` gets an empty text, or why it was not stored."""
+        self.traffic.publish += 1
         self._log.put(self.topic, message.body, message_properties(message), message.born_ms, done)
 
     def refuses(self, body_bytes: int) -> bool:

@@ -11,6 +11,7 @@ _PLACE: Final = "stratamq.cli.admin"
 
 MQADMIN: Final = {
     "updateTopic": "topic:update",
+    "updateStaticTopic": "static_topic:static_topic",
     "deleteTopic": "topic:delete",
     "updateTopicPerm": "topic:permission",
     "topicList": "topic:list_topics",

@@ -14,6 +14,7 @@ from stratamq.cli.admin.options import (
     one_target_required,
     topic_option,
 )
+from stratamq.cli.admin.static_topic import static_topic
 from stratamq.cli.admin.values import each_entry
 from stratamq.cli.output import Item, Kind, Printer
 from stratamq.errors import InvalidArgument
@@ -26,6 +27,9 @@ ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 @click.group()
 def topic() -> None:
     """Topics of a running cluster: list, look at, make, change, delete."""
+
+
+topic.add_command(static_topic)
 
 
 @topic.command("list")

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stratamq.config import StoreConfig
+from stratamq.config import DELAY_LEVELS_DEFAULT, StoreConfig, parse_delay_levels
 from stratamq.errors import PipelineError
 from stratamq.files.filesystem import LocalFileSystem
 from stratamq.logstore import layout, listing
 from stratamq.logstore.check_index import IndexFile
 from stratamq.logstore.checkpoints import CheckpointFile
-from stratamq.logstore.dispatch import DELAY_LEVELS_DEFAULT, decode_delay_levels
 from stratamq.logstore.lock import StoreLock
 from stratamq.logstore.mappings import map_read_only
 from stratamq.logstore.rebuild_parts import (
@@ -92,7 +91,7 @@ def plan_rebuild(
     file_bytes = files[0].length if files else shaped.commit_log_file_bytes
     shaped = replace(shaped, commit_log_file_bytes=file_bytes)
     a_part = max(1, part_bytes // file_bytes)
-    levels = decode_delay_levels(delay_levels)
+    levels = parse_delay_levels(delay_levels)
     source = Source(str(store), "", file_bytes, bases, end, shaped, levels)
     # Another log, or other settings, make another spool: what is left of one never gets into the other.
     mark = fingerprint([source, part_bytes, [os.stat(file.path).st_ino for file in files]])

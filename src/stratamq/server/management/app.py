@@ -85,7 +85,7 @@ class ManagementApi:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """What to add to an application. GET routes answer HEAD as well."""
+        """What to add to an application. GET routes answer HEAD as well; a slash at the end changes nothing."""
         from stratamq.server.management import definitions, messages, people, status, topology
 
         families: tuple[Routes, ...] = (
@@ -95,7 +95,12 @@ class ManagementApi:
             messages.ROUTES,
             definitions.ROUTES,
         )
-        found = [web.route(verb, "/api" + path, self._wrap(handler)) for one in families for verb, path, handler in one]
+        found = [
+            web.route(verb, f"/api{path}{end}", self._wrap(handler))
+            for one in families
+            for verb, path, handler in one
+            for end in ("", "/")
+        ]
         return [*found, web.route("*", "/api/{rest:.*}", self._no_such)]
 
     def _wrap(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -91,6 +91,7 @@ def get(call: Call) -> Any:
         if entry is None:
             break
         queue.unacked += 1
+        queue.traffic.get += 1
         entries.append(entry)
     left = queue.ready
     rows = []
@@ -107,6 +108,7 @@ def _settle(queue: Queue, entries: list[Entry], mode: str) -> None:
     if mode.endswith("requeue_true"):
         queue.give_back(reversed(entries), counts=mode.startswith("reject"))
     elif mode == "ack_requeue_false":
+        queue.traffic.ack += len(entries)
         queue.ack(entries)
     else:
         for entry in entries:

@@ -1,7 +1,7 @@
 """What the AMQP side has, as the management API's JSON.
 
-Rates are 0.0 where nothing is counted over time; members that RabbitMQ has and that mean nothing here are left out,
-except those that its tools cannot do without.
+Rates of virtual hosts are 0.0, as nothing is counted there over time; members that RabbitMQ has and that mean nothing
+here are left out, except those that its tools cannot do without.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratamq.broker.amqp.exchanges import Binding, Exchange
 from stratamq.broker.amqp.policies import Policy
 from stratamq.broker.amqp.queue import Queue
 from stratamq.protocols.amqp.values import Table
-from stratamq.server.management.rates import Rates
+from stratamq.server.management.rates import Rates, depth_row, octets_row, traffic_row
 
 if TYPE_CHECKING:
     from stratamq.broker.amqp.access import User
@@ -125,7 +125,7 @@ def queue_row(queue: Queue, policy: str | None) -> Row:
         "consumer_utilisation": 1.0 if len(queue.consumers) else 0.0,
         "exclusive_consumer_tag": queue.exclusive_consumer.tag if queue.exclusive_consumer else None,
         "single_active_consumer_tag": active.tag if active is not None else None,
-        **rated(messages=total, messages_ready=queue.ready, messages_unacknowledged=queue.unacked),
+        **depth_row(queue.traffic, queue.ready, queue.unacked),
         "messages_ram": total,
         "messages_persistent": total if queue.durable else 0,
         "messages_paged_out": 0,
@@ -137,7 +137,7 @@ def queue_row(queue: Queue, policy: str | None) -> Row:
         "memory": memory,
         "head_message_timestamp": None,
         "idle_since": None,
-        "message_stats": {},
+        "message_stats": traffic_row(queue.traffic),
         "backing_queue_status": {"mode": "default", "version": 2},
         "garbage_collection": {},
         "reductions": 0,
@@ -247,7 +247,7 @@ def connection_row(session: Session) -> Row:
         "channels": len(session.channels),
         "client_properties": plain(core.client_properties),
         "connected_at": session.connected_ms,
-        **rated(recv_oct=0, send_oct=0, recv_cnt=0, send_cnt=0),
+        **octets_row(session.octets),
     }
 
 
@@ -275,7 +275,7 @@ def channel_row(channel: Channel) -> Row:
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.global_prefetch,
         "connection_details": _connection_details(session),
-        "message_stats": {},
+        "message_stats": traffic_row(channel.traffic),
     }
 
 

@@ -36,8 +36,8 @@ class _Asker(NamedTuple):
         """Answer with a number."""
         self.peer.write(encode_response(self.header, ResponseCode.SUCCESS, ext={name: str(value)}))
 
-    def refuse(self, code: int, remark: str | None) -> None:
-        """Answer that it did not work."""
+    def end(self, code: int, remark: str | None) -> None:
+        """Answer with a code alone: what was asked for is done, or why it is not."""
         if not self.header.is_one_way:
             self.peer.write(encode_response(self.header, code, remark=remark))
 
@@ -125,7 +125,7 @@ class StaticQueues:
 
         def answered(answer: NeighbourAnswer) -> None:
             peer.end_request()
-            asker.refuse(answer.code, answer.remark)  # the code says whether it worked
+            asker.end(answer.code, answer.remark)
 
         peer.begin_request()
         self._broker.neighbours.ask(item.bname, RequestCode.UPDATE_CONSUMER_OFFSET, ext, answered)
@@ -173,13 +173,13 @@ class StaticQueues:
                 if answer.code == ResponseCode.QUERY_NOT_FOUND and missing is not None:
                     missing()
                 elif answer.code != ResponseCode.SUCCESS:
-                    asker.refuse(answer.code, answer.remark)
+                    asker.end(answer.code, answer.remark)
                 else:
                     then(int(answer.ext.get("offset") or answer.ext["timestamp"]))
             except ReadPending as pending:
                 pending.when_ready(partial(answered_again, answer))
             except Exception as error:
-                asker.refuse(*response_to_error(error))
+                asker.end(*response_to_error(error))
 
         def answered_again(answer: NeighbourAnswer) -> None:
             asker.peer.begin_request()

@@ -107,6 +107,20 @@ def test_an_unknown_tag_closes_the_channel(client, method):
     assert refusal(client.call(method)) == (406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
 
 
+@pytest.mark.parametrize(
+    "method", [methods.BasicAck(2, True), methods.BasicAck(9, True), methods.BasicNack(9, True, True)]
+)
+def test_an_unknown_tag_settles_nothing_below_it(client, method):
+    client.publish("q", "a", "b", "c")
+    for _ in "abc":
+        client.get(no_ack=False)
+    client.ack(2)
+    tag = method.delivery_tag
+    assert refusal(client.call(method)) == (406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+    client.reopen()
+    assert client.bodies("q") == ["a", "c"]
+
+
 def test_acknowledging_all_of_nothing_is_fine(client):
     assert client.ack(0, multiple=True) == []
 

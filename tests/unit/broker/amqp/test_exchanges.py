@@ -88,6 +88,11 @@ def test_headers_exchange_routes_by_each_message(client):
         406,
         'PRECONDITION_FAILED - Invalid x-match field value <<"zzz">>; expected all, any, all-with-x, or any-with-x',
     )
+    client.reopen()
+    assert refusal(client.bind("q", "amq.match", "", **{"x-match": 5})) == (
+        406,
+        "PRECONDITION_FAILED - Invalid x-match field type long (value 5); expected longstr",
+    )
 
 
 def test_a_message_reaches_a_queue_once_however_many_ways_lead_there(client):
@@ -118,6 +123,22 @@ def test_carbon_copies(client):
     got, properties, _ = client.get("r")
     assert (got.routing_key, properties["headers"]) == ("q", {"CC": ["r"]})
     assert client.count("q") == 1
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_carbon_copies_are_a_list(client, name):
+    (answer,) = client.publish("q", "x", headers={name: "r"})
+    assert refusal(answer) == (
+        406,
+        f'PRECONDITION_FAILED - invalid message: {{unacceptable_type_in_header,"{name}",longstr}}',
+    )
+
+
+def test_an_alternate_exchange_has_a_name(client):
+    assert refusal(client.exchange("main", "direct", alternate_exchange=5)) == (
+        406,
+        "PRECONDITION_FAILED - invalid type 'long' for arg 'alternate-exchange' in exchange 'main' in vhost '/'",
+    )
 
 
 def test_what_is_unroutable_returns_or_goes(client):

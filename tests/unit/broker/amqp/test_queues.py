@@ -56,10 +56,26 @@ def test_another_declaration_is_refused(client, again, text):
         ({"max_priority": 256}, "'x-max-priority' for queue 'q' in vhost '/': {max_value_exceeded,256}"),
         ({"overflow": "zzz"}, "'x-overflow' for queue 'q' in vhost '/': invalid_overflow"),
         ({"queue_type": "a"}, "'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'a'\""),
+        ({"queue_mode": "a"}, "'x-queue-mode' for queue 'q' in vhost '/': \"unsupported queue mode 'a'\""),
     ],
 )
 def test_arguments_that_cannot_be(client, arguments, detail):
     assert refusal(client.queue("q", **arguments)) == (406, f"PRECONDITION_FAILED - invalid arg {detail}")
+
+
+def test_a_dead_letter_exchange_has_a_name(client):
+    assert refusal(client.queue("q", dead_letter_exchange=5)) == (
+        406,
+        "PRECONDITION_FAILED - invalid type 'long' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'",
+    )
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_queues_that_outlive_connections_are_not_named_by_the_server(client, kind):
+    assert refusal(client.queue("", queue_type=kind, durable=True)) == (
+        406,
+        f"PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_{kind}_queue",
+    )
 
 
 def test_what_quorum_queues_cannot_be(client):
@@ -79,6 +95,10 @@ def test_reserved_and_missing_names(client):
     client.reopen()
     missing = methods.QueueDeclare("nope", True, False, False, False, False, {})
     assert refusal(client.call(missing)) == (404, "NOT_FOUND - no queue 'nope' in vhost '/'")
+    client.reopen()
+    client.queue("q")
+    unnamed = methods.QueueDeclare("", True, False, False, False, False, {})
+    assert refusal(client.call(unnamed)) == (404, "NOT_FOUND - no queue '' in vhost '/'")
     client.reopen()
     assert refusal(client.call(methods.QueuePurge("", False))) == (404, "NOT_FOUND - no previously declared queue")
 
@@ -197,12 +217,21 @@ def test_a_time_to_live_of_zero_reaches_consumers_that_are_there(client):
     assert [body for _, _, body in client.delivered(client.publish("q", "somebody"))] == ["somebody"]
 
 
-@pytest.mark.parametrize("expiration", ["abc", "-1", "1.5", ""])
-def test_an_expiration_must_be_a_number(client, expiration):
+@pytest.mark.parametrize(
+    ("expiration", "wrong"),
+    [
+        ("abc", "no_integer"),
+        ("-1", "{value_negative,-1}"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("", "no_integer"),
+    ],
+)
+def test_an_expiration_must_be_a_number(client, expiration, wrong):
     client.queue("q")
-    code, text = refusal(client.publish("q", "x", expiration=expiration))
-    assert code == 406
-    assert text.startswith(f"PRECONDITION_FAILED - invalid expiration '{expiration}': ")
+    assert refusal(client.publish("q", "x", expiration=expiration)) == (
+        406,
+        f"PRECONDITION_FAILED - invalid expiration '{expiration}': {wrong}",
+    )
 
 
 def test_a_queue_that_nobody_uses_expires(client):
