@@ -37,7 +37,9 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -
 class ReplicaGroup:
     """Members n1, n2, ... of group ``g1``, and a name server. ``shares_port``: whoever leads listens on one port."""
 
-    def __init__(self, directory: Path, count: int = 3, *, shares_port: bool = False) -> None:
+    def __init__(
+        self, directory: Path, count: int = 3, *, shares_port: bool = False, serves_amqp: bool = False
+    ) -> None:
         self.directory = directory
         self.names = [f"n{number}" for number in range(1, count + 1)]
         ports = free_ports(2 * count + 1)
@@ -45,6 +47,7 @@ class ReplicaGroup:
         self.peers = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, ports[1:], strict=False)}
         listens = ports[-1:] * count if shares_port else ports[1 + count :]
         self.broker_ports = dict(zip(self.names, listens, strict=True))
+        self.amqp_ports = dict(zip(self.names, free_ports(count) if serves_amqp else count * [-1], strict=True))
         self.dial: dict[tuple[str, str], str] = {}
         """(from, to) -> where a member dials another instead of its own address."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -79,6 +82,7 @@ class ReplicaGroup:
             "broker",
             f"--broker-port={self.broker_ports[name]}",
             "--http-port=0",
+            f"--amqp-port={self.amqp_ports[name]}",
             f"--namesrv={self.namesrv}",
             "--group=g1",
             f"--node={name}",
@@ -91,6 +95,7 @@ class ReplicaGroup:
         self.names.append(name)
         self.peers[name] = f"127.0.0.1:{peer}"
         self.broker_ports[name] = broker
+        self.amqp_ports[name] = -1
         self.start(name)
 
     def signal(self, name: str, number: int) -> None:

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratamq.errors import FlowControlled, MessageRefused, StoreError
+from stratamq.formats.quorum_record import TOPIC
 from stratamq.logstore.types import Appended, Message, PutDone, PutResult, PutStatus
 from stratamq.replication.control import CONTROL_TOPIC
 from stratamq.replication.core import RaftCore
@@ -21,6 +22,7 @@ from stratamq.replication.log_store import MemberStore
 _logger = logging.getLogger(__name__)
 _Put = tuple[PutDone, Sequence[Appended]]
 UNKNOWN = "outcome=unknown"
+GROUP_TOPICS: Final = frozenset({CONTROL_TOPIC, TOPIC})
 
 
 class _Waiting(NamedTuple):
@@ -49,13 +51,18 @@ class MemberCommitter:
 
     def put(self, messages: Sequence[Message], done: PutDone) -> None:
         """Store messages together; ``done`` is called when they are decided, or at once when they are refused."""
+        own = next((message.topic for message in messages if message.topic in GROUP_TOPICS), "")
+        if own:
+            done(PutResult(PutStatus.MESSAGE_ILLEGAL, (), f"topic {own} belongs to the group itself"))
+            return
+        self.put_own(messages, done)
+
+    def put_own(self, messages: Sequence[Message], done: PutDone) -> None:
+        """The same for records of the group itself, which no client may put."""
         if not self._leads:
             leader = self._core.leader
             hint = f"; the leader is {leader}" if leader and leader != self._core.node else ""
             done(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, (), f"this broker does not lead its group now{hint}"))
-            return
-        if any(message.topic == CONTROL_TOPIC for message in messages):
-            done(PutResult(PutStatus.MESSAGE_ILLEGAL, (), f"topic {CONTROL_TOPIC} belongs to the group itself"))
             return
         if self._store.pending_bytes > self._store.config.pending_bytes_max:
             done(PutResult(PutStatus.OS_PAGE_CACHE_BUSY, (), "too much waits for a majority of the group"))

@@ -18,8 +18,8 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
 from stratamq import __version__
 from stratamq.broker.amqp.broker import AmqpBroker
@@ -55,6 +55,23 @@ SERVER_PROPERTIES: Final[dict[str, Any]] = {
 }
 
 
+class Holding(Protocol):
+    """Keeps what a turn tells clients until it may be told."""
+
+    @property
+    def failure(self) -> str:
+        """Why nothing is kept any more, and what is left to say (that connections close) is said at once."""
+        ...
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Call ``release`` when everything that was changed until now is safe; never when that is not known."""
+        ...
+
+    def propose(self) -> None:
+        """The turn has ended: make safe what it has changed."""
+        ...
+
+
 class AmqpListener:
     """One port with its connections, and the turns of its broker."""
 
@@ -66,6 +83,7 @@ class AmqpListener:
         limits: Limits | None = None,
         save_definitions: Callable[[], None] = lambda: None,
         connections_max: int = CONNECTIONS_MAX,
+        holding: Holding | None = None,
     ) -> None:
         self.broker = broker
         self.limits = limits or Limits()
@@ -76,6 +94,7 @@ class AmqpListener:
         self._clock = clock
         self._save_definitions = save_definitions
         self._connections_max = connections_max
+        self._holding = holding
         self._is_turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -114,13 +133,27 @@ class AmqpListener:
             _log.exception("the end of a turn failed")
         self._is_turn_scheduled = False
         unsent, broker.unsent = broker.unsent, []
-        for session in unsent:
-            peer = self._peer_of.get(session)
-            if peer is not None:
+        peers = [peer for session in unsent if (peer := self._peer_of.get(session)) is not None]
+        if self._holding is None or self._holding.failure:
+            for peer in peers:
                 peer.flush()
+        else:
+            self._hold(self._holding, peers)
         if broker.has_work:
             self.wake()
         self._set_timer()
+
+    def _hold(self, holding: Holding, peers: Sequence[AmqpPeer]) -> None:
+        """Let go what the turn tells its peers when what it has changed is safe."""
+        chunks = [(peer, peer.collect()) for peer in peers]
+        if chunks:
+
+            def release() -> None:
+                for peer, data in chunks:
+                    peer.release(data)
+
+            holding.hold(release)
+        holding.propose()
 
     def _set_timer(self) -> None:
         deadline = self.broker.next_deadline_ms()
@@ -200,6 +233,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._received = self._sent = self._begun = listener.loop.time()
         self._closing_since = 0.0
+        self._held_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._listener
@@ -271,16 +305,38 @@ class AmqpPeer(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what was collected in this turn."""
-        session, transport = self.session, self._transport
+        self._held_bytes = 0  # what a failure has dropped
+        was_full = self.session.unsent_bytes > WRITE_BUFFER_BYTES
+        self._write(self._take_frames(), was_full)
+
+    def collect(self) -> bytes:
+        """What was collected in this turn, to be written with `release`. Nothing is delivered meanwhile to a peer for
+        whom much is held back."""
+        was_full = self.session.unsent_bytes > WRITE_BUFFER_BYTES
+        data = self._take_frames()
+        self._held_bytes += len(data)
+        if was_full or self._held_bytes > WRITE_BUFFER_BYTES:
+            self.session.set_clogged(True)
+        return data
+
+    def release(self, data: bytes) -> None:
+        """Write what `collect` gave."""
+        self._held_bytes -= len(data)
+        self._write(data, self.session.is_clogged and self._held_bytes <= WRITE_BUFFER_BYTES)
+
+    def _take_frames(self) -> bytes:
+        session = self.session
         frames = session.outgoing
-        was_full = session.unsent_bytes > WRITE_BUFFER_BYTES
         session.unsent_bytes = 0
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        frames.clear()
+        return data
+
+    def _write(self, data: bytes, was_full: bool) -> None:
+        session, transport = self.session, self._transport
         if transport is None or transport.is_closing():
-            frames.clear()
             return
-        if frames:
-            data = frames[0] if len(frames) == 1 else b"".join(frames)
-            frames.clear()
+        if data:
             self._sent = self._listener.loop.time()
             session.octets.send_oct += len(data)
             session.octets.send_cnt += 1
@@ -291,6 +347,8 @@ class AmqpPeer(asyncio.BufferedProtocol):
         if self._is_write_paused:
             self.check_reading()
         core = session.core
+        if self._held_bytes or session.outgoing:
+            return  # more is to be written before the connection may be closed
         if core.hang_up and not core.user and core.fault is not None:
             return  # a refused login of an old client: the sweep drops it after a while
         if core.state is State.CLOSED or core.hang_up:
@@ -338,7 +396,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             _log.warning("connection %s: missed heartbeats, timeout %d s", self.session.name, core.heartbeat_s)
             self.abort()
         elif len(core.outgoing) > before:
-            self.flush()
+            self._listener.broker.note_unsent(self.session)
 
     def abort(self) -> None:
         """Cut the connection."""

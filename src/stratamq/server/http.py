@@ -30,7 +30,7 @@ from stratamq.broker.broker import Broker
 from stratamq.logstore.retention_service import RetentionService
 from stratamq.nameserver.routes import RouteTable
 from stratamq.server import views
-from stratamq.server.amqp_service import AmqpService
+from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.management.app import BODY_BYTES_MAX, ManagementApi
 from stratamq.server.metrics import BrokerCollector
 from stratamq.server.page import render_page
@@ -52,7 +52,7 @@ class HttpServer:
         routes: RouteTable,
         listeners: Sequence[RemotingListener],
         *,
-        amqp: Callable[[], AmqpService | None] = lambda: None,
+        amqp: Callable[[], AmqpFront | None] = lambda: None,
         retention: RetentionService | None = None,
     ) -> None:
         self._broker = broker

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from stratamq.errors import StrataError
 from stratamq.files.durable import ConfigFile
 from stratamq.logstore.types import Arrival
 from stratamq.protocols.remoting.replies import SendReplies
+from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.amqp_service import AmqpService
 from stratamq.server.http import HttpServer
 from stratamq.server.live_settings import KEPT_FILE, NAMES_FILE, LiveSettings, with_kept
@@ -61,6 +62,8 @@ EXPIRE_S: Final = 10.0
 OpenStore = Callable[..., OpenedStore]
 OpenFile = Callable[[str], SavedValue]
 """Where a table of the broker is kept, by the name of its file; below ``config`` unless a group keeps it in its log."""
+OpenAmqp = Callable[[Broker], Awaitable[AmqpFront]]
+"""Opens the AMQP side of a broker that does not keep it in files of its own."""
 
 
 class Server:
@@ -74,10 +77,12 @@ class Server:
         open_store: OpenStore = open_log_store,
         open_file: OpenFile | None = None,
         state_version: int = 0,
+        open_amqp: OpenAmqp | None = None,
     ) -> None:
         self.settings = settings
         self._open_file = open_file or (lambda name: ConfigFile(str(settings.config_dir / name)))
         self._state_version = state_version
+        self._open_amqp = open_amqp
         self.clock = clock or SystemClock()
         self._open_store = open_store
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +96,7 @@ class Server:
         self._listeners: list[RemotingListener] = []
         self.namesrv: NameServer | None = None
         self.registrar: Registrar | None = None
-        self._amqp: AmqpService | None = None
+        self._amqp: AmqpFront | None = None
         self.replication = Replication(settings.ha, self.clock, on_failed=self._failed)
         self.failure: StrataError | None = None
         """Why the process cannot go on; `ended` is set then."""
@@ -215,9 +220,12 @@ class Server:
 
     async def _start_amqp(self, sock: socket.socket | None) -> None:
         """Open the AMQP side; accept on a bound socket where there is one without TLS."""
-        service = self._amqp = AmqpService(
-            self.settings.data_dir, self.clock, config=self.settings.queues, streams=BrokerStreams(self.broker)
-        )
+        if self._open_amqp is not None:
+            service = await self._open_amqp(self.broker)
+        else:
+            streams = BrokerStreams(self.broker)
+            service = AmqpService(self.settings.data_dir, self.clock, config=self.settings.queues, streams=streams)
+        self._amqp = service
         self._stack.push_async_callback(service.close, self.settings.server.stop_timeout_ms / 1000)
         if sock is not None:
             await service.listen(sock)

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from stratamq.broker.broker import Broker
 from stratamq.broker.ports import SavedValue
 from stratamq.clock import Clock, SystemClock
-from stratamq.config import FlushMode, HaConfig, ServerConfig, TieredConfig
-from stratamq.errors import ConfigError, StrataError
+from stratamq.config import FlushMode, HaConfig, TieredConfig
+from stratamq.errors import ConfigError, ServiceUnavailable, StoreError, StrataError
 from stratamq.files.durable import ConfigFile
 from stratamq.formats.message import encode_host
 from stratamq.logstore.types import Arrival
@@ -28,6 +29,9 @@ from stratamq.replication.log_store import MemberStore
 from stratamq.replication.node import MemberNode
 from stratamq.replication.ports import RaftTimes
 from stratamq.replication.snapshot import clear_for_install
+from stratamq.server.amqp_front import AmqpFront
+from stratamq.server.amqp_group import GroupAmqp
+from stratamq.server.amqp_group_log import GroupLog, needed_from, record_at_or_above
 from stratamq.server.lifecycle import Server
 from stratamq.server.process import run
 from stratamq.server.retention import offsets_of
@@ -94,8 +98,8 @@ class ReplicatedFile:
 
 def _refuse_what_groups_lack(settings: Settings) -> None:
     """Say so where somebody wants what a group does not have, instead of leaving it out. Raises ConfigError."""
-    if settings.server.amqp_port not in (-1, ServerConfig().amqp_port):
-        raise ConfigError("--amqp-port", settings.server.amqp_port, "left out: a group has no AMQP")
+    if settings.server.amqps_port >= 0:
+        raise ConfigError("--amqps-port", settings.server.amqps_port, "left out: a group's AMQP has no TLS")
     if settings.tiered.address:
         raise ConfigError("the cold tier", settings.tiered.address, "left out: members of a group do not upload")
 
@@ -111,9 +115,7 @@ class MemberProcess:
         self._clock = clock or SystemClock()
         self.settings = dataclasses.replace(
             settings,
-            server=dataclasses.replace(
-                settings.server, amqp_port=-1, amqps_port=-1, https_port=-1, stop_timeout_ms=STOP_MS
-            ),
+            server=dataclasses.replace(settings.server, amqps_port=-1, https_port=-1, stop_timeout_ms=STOP_MS),
             broker=dataclasses.replace(
                 settings.broker, broker_name=membership.group, offsets_flush_interval_ms=TABLES_INTERVAL_MS
             ),
@@ -124,6 +126,8 @@ class MemberProcess:
         self.server: Server | None = None
         self._wanted = 0
         self._has_to_reopen = False
+        self._has_to_restart = False
+        self._amqp: GroupAmqp | None = None
         self._is_stopping = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -209,6 +213,10 @@ class MemberProcess:
         while running or not self._is_stopping:
             await self._changed.wait()
             self._changed.clear()
+            if self._has_to_restart and running:
+                await self._stop_server()
+                running = 0
+            self._has_to_restart = False
             while running != self._wanted:
                 if running:
                     await self._stop_server()
@@ -251,6 +259,7 @@ class MemberProcess:
             open_store=self._lend_store,
             open_file=self._open_file,
             state_version=term,
+            open_amqp=lambda broker: self._open_amqp(broker, term),
         )
         self.server = server
         try:
@@ -259,11 +268,45 @@ class MemberProcess:
             self.server = None
             raise
         if server.retention is not None and self.node is not None:
-            server.retention.hand_over = self.node.propose_trim
+            server.retention.hand_over = self._propose_trim
             self.node.trimming.read_up_to = offsets_of(server.broker.offsets, lambda: server.broker.delays.as_json())
+
+    async def _open_amqp(self, broker: Broker, term: int) -> AmqpFront:
+        """The AMQP side, from the group's log. Raises StoreError; ServiceUnavailable while the log is undecided."""
+        assert self.node is not None
+        assert self._store is not None
+        committer = self.node.committer
+        if committer is None:
+            raise ServiceUnavailable("this member leads no more")
+        log = GroupLog(self._store, committer, broker.address.host_bytes, self._clock)
+        amqp = GroupAmqp(log, self.settings.data_dir, self._clock, self.settings.queues, on_failed=self._amqp_failed)
+        await amqp.open(term)
+        self._amqp = amqp
+        return amqp
+
+    def _amqp_failed(self, reason: str) -> None:
+        """What AMQP knows is not what the log holds any more: begin anew with the log, if this member still leads."""
+        self._has_to_restart = True
+        self._changed.set()
+
+    def _propose_trim(self, offset: int) -> None:
+        """Let the group delete old log files, as far as quorum queues need nothing in them; what they need is moved."""
+        assert self.node is not None
+        assert self._store is not None
+        try:
+            needed = needed_from(self._store)
+        except StoreError as error:
+            _log.error("old parts of the log are not deleted: %s", error)
+            return
+        if needed is not None and needed < offset:
+            if self._amqp is not None:
+                self._amqp.empty_below(record_at_or_above(self._store, offset))
+            offset = needed - needed % self._store.config.commit_log_file_bytes
+        self.node.propose_trim(offset)
 
     async def _stop_server(self) -> None:
         server, self.server = self.server, None
+        self._amqp = None
         if self.node is not None:
             self.node.trimming.read_up_to = None
         if server is not None:

@@ -79,6 +79,7 @@ class Replicas:
             f"--data-dir={settings.data_dir / node}",
             f"--host={settings.server.host}",
             f"--broker-port={self.brokers[node].rpartition(':')[2]}",
+            f"--amqp-port={settings.server.amqp_port}",
             f"--http-port={http + number - 1 if http else 0}",
             f"--namesrv={self.namesrv}",
             f"--group={GROUP}",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from stratamq.config import ServerConfig, TlsConfig
 from stratamq.errors import ConfigError
-from stratamq.server.amqp_service import AmqpService
+from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.http import HttpServer
 from stratamq.server.sockets import port_of
 from stratamq.server.tls import open_tls
@@ -39,7 +39,7 @@ class SecurePorts:
         """Whether there is a port for AMQP over TLS."""
         return self._amqps is not None
 
-    async def start(self, http: HttpServer, amqp: AmqpService | None, host: str) -> dict[str, str]:
+    async def start(self, http: HttpServer, amqp: AmqpFront | None, host: str) -> dict[str, str]:
         """Accept; returns the addresses, by what they are called in the ready file."""
         found: dict[str, str] = {}
         if self.tls is None:

@@ -41,7 +41,7 @@ class Group:
     async def start(self, name: str) -> None:
         settings = Settings(
             data_dir=self.directory / name,
-            server=ServerConfig(host="127.0.0.1", broker_port=0, http_port=0, namesrv_port=-1),
+            server=ServerConfig(host="127.0.0.1", broker_port=0, http_port=0, namesrv_port=-1, amqp_port=-1),
             broker=BrokerConfig(timer_wheel=False),
             store=StoreConfig(commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000, index_enabled=False),
             retention=RetentionConfig(),
@@ -250,7 +250,7 @@ def test_a_message_to_begin_anew_survives_the_wire() -> None:
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"server": ServerConfig(amqp_port=5673)}, {"tiered": TieredConfig(url="memory:")}],
+    [{"server": ServerConfig(amqps_port=5671)}, {"tiered": TieredConfig(url="memory:")}],
     ids=["AMQP", "cold tier"],
 )
 def test_what_a_group_lacks_is_refused(tmp_path: Path, wanted: dict[str, Any]) -> None:

@@ -181,7 +181,7 @@ class AmqpBroker:
 
     def open_stream(self, name: str, vhost: str, arguments: Table) -> Queue:
         if self.streams is None:
-            raise AmqpError(PRECONDITION_FAILED, f"stream '{name}': this broker has no log store")
+            raise AmqpError(PRECONDITION_FAILED, f"stream '{name}': a member of a group serves no streams")
         self.has_streams = True
         return StreamQueue(self, name, vhost, self.streams, arguments=arguments)
 
@@ -420,10 +420,14 @@ class AmqpBroker:
         What was published and not confirmed may or may not be there after the restart.
         """
         self.failure = reason
+        self.disconnect(AmqpError(INTERNAL_ERROR, f"the queue store has failed: {reason}", hard=True))
+
+    def disconnect(self, error: AmqpError) -> None:
+        """Close every connection; who waits for a confirm gets none."""
         self._waiting.clear()
         self._after_commit.clear()
         for session in list(self.sessions):
-            session.close_for(AmqpError(INTERNAL_ERROR, f"the queue store has failed: {reason}", hard=True))
+            session.close_for(error)
 
     # --- alarms ---
 

@@ -173,7 +173,7 @@ def basic_get(channel: Channel, arguments: methods.BasicGet) -> None:
     else:
         channel.traffic.get += 1
         queue.traffic.get += 1
-        queue.unacked += 1
+        queue.lend(entry)
         channel.unacked[tag] = Unacked(entry, queue, None, channel.broker.now_ms, tag)
     queue.schedule()
 

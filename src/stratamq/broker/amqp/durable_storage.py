@@ -32,6 +32,7 @@ class DurableQueueStorage:
     """One queue of the queue store."""
 
     __slots__ = ("_all_redelivered", "_decode", "_storage", "queue")
+    notes_takes = False
 
     def __init__(self, storage: DurableStorage, queue: StoreQueue) -> None:
         self._storage = storage
@@ -79,6 +80,9 @@ class DurableQueueStorage:
             counts.forget(self.queue.name, seqs)
         self.queue.ack(seqs)
         self._storage.touch()
+
+    def take(self, seq: int) -> None:
+        """After a kill every message counts as delivered before, so single deliveries are not written down."""
 
     def note_deliveries(self, seq: int, count: int) -> None:
         self._storage.counts.note(self.queue.name, seq, count)

@@ -87,6 +87,7 @@ class Queue:
         self.ready_bytes = 0
         """Bytes of the bodies; without the messages of before a restart until `_count_recovered` has added them."""
         self._has_recovered = self.ready > 0
+        self._notes_takes = any(store.notes_takes for store in stores)
         self.unacked = 0
         self.traffic = Traffic()
         self.consumers = Consumers()
@@ -252,9 +253,15 @@ class Queue:
                 consumer.channel.deliver(consumer, entry)
                 entry.level.store.ack((entry.seq,))
             else:
-                self.unacked += 1
+                self.lend(entry)
                 consumer.unacked += 1
                 consumer.channel.deliver(consumer, entry)
+
+    def lend(self, entry: Entry) -> None:
+        """A message that was taken goes to somebody who will settle it."""
+        self.unacked += 1
+        if self._notes_takes:
+            entry.level.store.take(entry.seq)
 
     def settle_turn(self) -> None:
         """The end of a turn: deliver, then let die what nobody took in time."""
@@ -291,7 +298,7 @@ class Queue:
                     self.reject(entry, DELIVERY_LIMIT)
                     continue
             self.unacked -= 1
-            if counts and self.durable and self.type == "quorum":
+            if self._notes_takes or (counts and self.durable and self.type == "quorum"):
                 entry.level.store.note_deliveries(entry.seq, entry.deliveries)
             entry.level.give_back(entry)
             self.ready += 1

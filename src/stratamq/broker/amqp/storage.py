@@ -29,6 +29,11 @@ class QueueStorage(Protocol):
     """One queue's messages."""
 
     @property
+    def notes_takes(self) -> bool:
+        """Whether `take` is to be called for each delivery, and `note_deliveries` for everything that comes back."""
+        ...
+
+    @property
     def count(self) -> int:
         """Messages held, delivered ones too until they are acknowledged."""
         ...
@@ -43,6 +48,10 @@ class QueueStorage(Protocol):
 
     def ack(self, seqs: Iterable[int]) -> None:
         """These messages are gone: consumed, dropped, expired or purged."""
+        ...
+
+    def take(self, seq: int) -> None:
+        """A message goes to a consumer that will settle it."""
         ...
 
     def note_deliveries(self, seq: int, count: int) -> None:
@@ -87,6 +96,7 @@ class MemoryQueueStorage:
     """One queue in memory."""
 
     __slots__ = ("_messages", "_next")
+    notes_takes = False
 
     def __init__(self) -> None:
         self._messages: dict[int, Message] = {}
@@ -120,6 +130,9 @@ class MemoryQueueStorage:
     def ack(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             self._messages.pop(seq, None)
+
+    def take(self, seq: int) -> None:
+        pass
 
     def note_deliveries(self, seq: int, count: int) -> None:
         pass

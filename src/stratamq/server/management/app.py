@@ -19,7 +19,7 @@ from stratamq.broker.amqp.broker import AmqpBroker
 from stratamq.broker.amqp.vhost import VirtualHost
 from stratamq.errors import InvalidArgument
 from stratamq.protocols.amqp.replies import ACCESS_REFUSED, NOT_FOUND, AmqpError
-from stratamq.server.amqp_service import AmqpService
+from stratamq.server.amqp_front import AmqpFront
 from stratamq.server.management import lists
 from stratamq.server.management.access import Caller, Refused, log_in
 from stratamq.units import MiB
@@ -46,7 +46,7 @@ class Call:
     """One request: who asks, of which broker, the parts of the path, the query, the JSON body."""
 
     caller: Caller
-    service: AmqpService
+    service: AmqpFront
     parts: Mapping[str, str]
     query: Mapping[str, str]
     body: dict[str, Any]
@@ -81,7 +81,7 @@ Routes = list[tuple[str, str, Handler]]
 class ManagementApi:
     """All routes; ``service`` gives the AMQP side, None while there is none."""
 
-    def __init__(self, service: Callable[[], AmqpService | None]) -> None:
+    def __init__(self, service: Callable[[], AmqpFront | None]) -> None:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
@@ -126,7 +126,7 @@ class ManagementApi:
 
         return handle
 
-    async def _run(self, service: AmqpService, handler: Handler, request: web.Request) -> web.StreamResponse:
+    async def _run(self, service: AmqpFront, handler: Handler, request: web.Request) -> web.StreamResponse:
         remote = request.remote or ""
         authorization = request.headers.get("Authorization")
         caller = log_in(service.broker, authorization, is_loopback=remote.startswith("127.") or remote == "::1")
