@@ -67,7 +67,8 @@ class GroupAmqp(AmqpFront):
         self.broker.definitions_saved()
         limits = Limits(body_bytes_max=max(KiB, self._log.body_bytes_max - BESIDE_BODY_BYTES))
         self.open_listener(save_definitions=self._save, limits=limits, holding=self.storage)
-        self.storage.on_decided = self._decided
+        self.storage.on_decided = self.listener.wake
+        self.storage.on_wanting = self._write_all_definitions
         self.storage.on_relieved = lambda: self.listener.set_congested(False)
         self.listener.wake()
         self._housekeeping = asyncio.create_task(self._keep_house())
@@ -86,16 +87,16 @@ class GroupAmqp(AmqpFront):
 
     def _save(self) -> None:
         broker = self.broker
-        if broker.must_rewrite_definitions:
+        must_rewrite, changes = broker.must_rewrite_definitions, broker.definition_changes
+        broker.definitions_saved()  # first: noting changes may find that all are to be written
+        if must_rewrite:
             self.storage.note_definitions(definitions_of(broker))
         else:
-            self.storage.note_changes(broker.definition_changes)
-        broker.definitions_saved()
+            self.storage.note_changes(changes)
 
-    def _decided(self) -> None:
-        if self.storage.wants_definitions:
-            self.broker.is_definitions_dirty = self.broker.must_rewrite_definitions = True
-        self.listener.wake()
+    def _write_all_definitions(self) -> None:
+        self.broker.is_definitions_dirty = self.broker.must_rewrite_definitions = True
+        asyncio.get_running_loop().call_soon(self.listener.wake)  # this turn has passed the point where they are saved
 
     def _failed(self, reason: str) -> None:
         if not self._is_closed:

@@ -163,6 +163,8 @@ class QuorumStorage:
         self.on_synced: Callable[[int], None] = lambda number: None
         self.on_decided: Callable[[], None] = lambda: None
         """Called when something was decided: publishers may go on, and there is room for another turn."""
+        self.on_wanting: Callable[[], None] = lambda: None
+        """Called when `wants_definitions` becomes true, possibly in a turn after which nothing is decided."""
         self.on_relieved: Callable[[], None] = lambda: None
         """Called when publishers need not be held back any more."""
         self.failure = ""
@@ -288,7 +290,9 @@ class QuorumStorage:
         """Changes of the definitions."""
         self._definitions += changes
         self._changes_since_whole += len(changes)
-        self.wants_definitions = self._changes_since_whole > CHANGES_MAX
+        if self._changes_since_whole > CHANGES_MAX and not self.wants_definitions:
+            self.wants_definitions = True
+            self.on_wanting()
 
     # --- the end of a turn ---
 
@@ -435,8 +439,9 @@ class QuorumStorage:
             oldest = state.oldest()
             if oldest == UNPLACED or oldest >= self._decided_end:
                 return
-            if oldest == state.definitions_record:
+            if oldest == state.definitions_record and not self._has_whole and not self.wants_definitions:
                 self.wants_definitions = True
+                self.on_wanting()
             record = state.oldest_with_messages()
             if record != oldest:
                 return
