@@ -5,7 +5,7 @@ written, so whoever reads the records has the same state: that is what a new lea
 all queues in the order of their publishing, and a queue delivers in the order of numbers. Bodies stay in the log; here
 is only where.
 
-Memory: about 300 bytes for a message, and 100 more for each further queue that holds it.
+Memory: about 200 bytes for a message, and 80 more for each further queue that holds it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The model is a dict of dicts; what of it is decided is a copy taken at each end 
 from __future__ import annotations
 
 import copy
+import tracemalloc
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratamq.broker.amqp import quorum_storage
 from stratamq.broker.amqp.messages import Message, encode_address
+from stratamq.broker.amqp.quorum_state import QuorumState
 from stratamq.broker.amqp.quorum_storage import QuorumStorage
 from stratamq.errors import CorruptionError, StoreFull
 from stratamq.formats.quorum_record import decode_first
@@ -250,3 +252,22 @@ def test_after_a_failure_nothing_is_told_to_anybody() -> None:
 def test_a_record_that_is_none_is_corruption(record: bytes) -> None:
     with pytest.raises(CorruptionError):
         leading(MemoryLog([record]))
+
+
+def test_memory_of_a_message() -> None:
+    state, count = QuorumState(), 20_000
+    state.open(1, "first")
+    state.open(2, "second")
+    tracemalloc.start()
+    try:
+        for number in range(1, count + 1):
+            state.put(number, ((1, 0),))
+            state.place(number, number // 200, 10, 100)
+        one = tracemalloc.get_traced_memory()[0]
+        for number in range(1, count + 1):
+            state.put(number, ((2, 0),))
+        two = tracemalloc.get_traced_memory()[0] - one
+    finally:
+        tracemalloc.stop()
+    assert one / count < 250
+    assert two / count < 110
