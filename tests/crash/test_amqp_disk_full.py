@@ -5,6 +5,7 @@ Needs the right to mount; skipped where that is missing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -159,6 +160,19 @@ def test_publishers_are_blocked_above_the_limit_and_go_on_when_consumers_made_ro
     assert broker.stop() == 0
 
 
+def test_publishers_alone_never_take_the_last_of_the_disk(broker, connect):
+    """However late it is noticed that little is left: acknowledgements need some of it, and only they make room."""
+    port = start(broker, 0)
+    publisher, consumer = Publisher(connect(port)), Consumer(connect(port), "q")
+    for _ in range(2):
+        publisher.publish_until_blocked()
+        consumer.take(len(publisher.confirmed))
+        publisher.settle()
+    consumer.take(len(publisher.confirmed))
+    assert consumer.taken == publisher.confirmed
+    assert broker.stop() == 0
+
+
 def test_a_disk_that_is_full_to_the_last_byte_loses_nothing_confirmed_and_heals(broker, connect):
     ballast = broker.data_dir / "amqp" / "ballast"
     port = start(broker, 0)
@@ -167,6 +181,9 @@ def test_a_disk_that_is_full_to_the_last_byte_loses_nothing_confirmed_and_heals(
     publisher.settle()
     ballast.write_bytes(bytes(12 * MIB))
     publisher.publish_until_blocked()
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
     before = publisher.confirmed
     consumer = Consumer(connect(port), "q")
     consumer.take(300, reject=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy in threads whose links can be cut: what is under way is lost, new connections are refused."""
+"""A TCP proxy in threads whose links can be cut, or fall silent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._is_cut = False
         self._is_closed = False
+        self._passes = threading.Event()
+        self._passes.set()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -50,6 +52,7 @@ class Proxy:
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._passes.wait()
                 sink.sendall(data)
         self._drop({source, sink})
 
@@ -62,17 +65,23 @@ class Proxy:
             sock.close()
 
     def cut(self) -> None:
-        """Nothing passes any more."""
+        """Nothing passes any more: what is under way is lost, connections end, new ones are refused."""
         self._is_cut = True
         self._drop(set(self._sockets))
 
+    def hold(self) -> None:
+        """Nothing passes any more, and nobody is told: connections stay, and go on where they were when healed."""
+        self._passes.clear()
+
     def heal(self) -> None:
-        """New connections pass again."""
+        """Everything passes again."""
         self._is_cut = False
+        self._passes.set()
 
     def close(self) -> None:
         """End everything."""
         self._is_closed = True
+        self._passes.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

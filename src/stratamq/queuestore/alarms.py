@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratamq.config import QueueStoreConfig
+from stratamq.units import MiB
+
+BESIDE_FILES_BYTES: Final = MiB
+"""What the manifest, definitions and delivery counts may take besides."""
 
 
 class Alarm(enum.Enum):
@@ -83,3 +87,39 @@ class Alarms:
 def next_disk_check_ms(free: int, limit: int) -> int:
     """When to measure the disk again: soon when it could be full soon, at 250 MB/s, 100 ms to 10 s."""
     return max(100, min(10_000, 2 * (free - limit) * 1000 // 250_000_000))
+
+
+class DiskRoom:
+    """How much may still be published before what is left on the disk is needed for acknowledgements.
+
+    To give space back, acknowledgements have to reach the journal, the journal the segments, and living messages
+    another file; so publishes never take the last of the disk. Pure but for ``free_bytes``, which measures it.
+
+    Args:
+        free_bytes: Free space of the disk now. Called when the room seems to be used up.
+    """
+
+    def __init__(self, config: QueueStoreConfig, free_bytes: Callable[[], int]) -> None:
+        self.reserve = (
+            config.journal_file_bytes + config.msg_store_file_size_limit + config.maintenance_bytes + BESIDE_FILES_BYTES
+        )
+        self.is_short = False
+        """Whether a publish was refused, and there is still no room."""
+        self._free_bytes = free_bytes
+        self._left = 0
+
+    def take(self, size: int, unwritten: int) -> bool:
+        """Whether a publish of that size may be taken; ``unwritten`` bytes are on no disk yet, or may be."""
+        if self.is_short:
+            return False
+        self._left -= size
+        if self._left < 0:
+            self._left = self._free_bytes() - self.reserve - unwritten - size
+            self.is_short = self._left < 0
+        return not self.is_short
+
+    def look(self) -> None:
+        """Measure again when it was short. A quarter of the reserve has to be free besides it, so that it stays so."""
+        if self.is_short:
+            self._left = self._free_bytes() - self.reserve
+            self.is_short = self._left < self.reserve // 4

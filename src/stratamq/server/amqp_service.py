@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -53,7 +54,11 @@ class AmqpService(AmqpFront):
         self._thread = ThreadPoolExecutor(1, "amqp-sync")
         try:
             self.storage = DurableStorage(
-                self.store, start_sync=self._start_sync, call_later=self._call_later, on_failed=self._store_failed
+                self.store,
+                start_sync=self._start_sync,
+                call_later=self._call_later,
+                on_failed=self._store_failed,
+                free_bytes=lambda: shutil.disk_usage(directory).free,
             )
             self.storage.on_full = self._store_full
             self._definitions = DefinitionsFile(directory, journal_bytes_max=config.definitions_journal_bytes_max)

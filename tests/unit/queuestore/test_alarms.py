@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from stratamq.config import QueueStoreConfig
-from stratamq.queuestore.alarms import Alarm, Alarms, Measured, blocked_reason, decide_alarms, next_disk_check_ms
+from stratamq.queuestore.alarms import (
+    Alarm,
+    Alarms,
+    DiskRoom,
+    Measured,
+    blocked_reason,
+    decide_alarms,
+    next_disk_check_ms,
+)
 
 CONFIG = QueueStoreConfig(vm_memory_high_watermark_percent=50, disk_free_limit_bytes=1000)
 
@@ -41,3 +49,23 @@ def test_words_and_pace():
     assert next_disk_check_ms(0, 1000) == 100
     assert next_disk_check_ms(10**12, 1000) == 10_000
     assert next_disk_check_ms(500_000_000, 0) == 4000
+
+
+def test_publishes_leave_what_acknowledgements_need() -> None:
+    free = [0]
+    room = DiskRoom(QueueStoreConfig(), lambda: free[0])
+    free[0] = room.reserve + 1_000
+    assert [room.take(400, unwritten=0), room.take(400, unwritten=400)] == [True, True]
+    assert not room.take(400, unwritten=800)
+    assert room.is_short
+    room.look()
+    assert room.is_short, "nothing to speak of was freed"
+    free[0] = room.reserve + room.reserve // 4
+    room.look()
+    assert not room.is_short
+    taken = 0
+    while room.take(100_000, unwritten=taken):
+        taken += 100_000
+        assert taken <= room.reserve // 4
+    assert taken > room.reserve // 4 - 100_000
+    assert not room.take(0, unwritten=0)

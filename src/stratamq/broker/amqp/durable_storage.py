@@ -11,6 +11,7 @@ Where the sync runs is the caller's: it hands in ``start_sync``, which runs `Que
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from stratamq.broker.amqp.delivery_counts import DeliveryCounts
 from stratamq.broker.amqp.messages import Message, MessageDecoder, encode_message
 from stratamq.broker.amqp.storage import QueueStorage, Stored
 from stratamq.errors import CorruptionError, StoreError, StoreFull
+from stratamq.queuestore.alarms import DiskRoom
 from stratamq.queuestore.queue import Queue as StoreQueue
 from stratamq.queuestore.store import QueueStore
 from stratamq.queuestore.types import CommitToken
@@ -103,14 +105,16 @@ class DurableStorage:
         start_sync: Callable[[CommitToken], None],
         call_later: Callable[[Callable[[], None]], None],
         on_failed: Callable[[StoreError], None] = lambda error: None,
+        free_bytes: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         self.store = store
+        self.room = DiskRoom(store.config, free_bytes)
         self.counts = DeliveryCounts()
         self.was_killed = not store.recovery.clean
         self.on_synced: Callable[[int], None] = lambda number: None
         self.on_congested: Callable[[bool], None] = lambda congested: None
         self.on_full: Callable[[], None] = lambda: None
-        """Called when a commit finds no room on the disk for the first time."""
+        """Called when a commit or a publish finds no room on the disk for the first time."""
         self._start_sync = start_sync
         self._call_later = call_later
         self._on_failed = on_failed
@@ -135,6 +139,8 @@ class DurableStorage:
         self, message: Message, persistent: bool, queues: Sequence[QueueStorage], forced: bool = False
     ) -> Sequence[int]:
         content = encode_message(message)
+        if not forced:
+            self._check_room(len(content))
         targets = [queue.queue for queue in queues if isinstance(queue, DurableQueueStorage)]
         seqs = self.store.publish(content, persistent=persistent, queues=targets, forced=forced)
         self._is_touched = True
@@ -142,6 +148,17 @@ class DurableStorage:
             self._is_waited_for = True
             self._gathered_bytes += len(content)
         return seqs
+
+    def _check_room(self, size: int) -> None:
+        """Raises StoreFull when a publish would take what acknowledgements need."""
+        was_short = self.room.is_short
+        if self.room.take(size, self._gathered_bytes + self._syncing_bytes):
+            return
+        error = StoreFull(self.store.directory)
+        if not was_short:
+            _log.error("%s; the last %d bytes are kept for acknowledgements", error, self.room.reserve)
+            self.on_full()
+        raise error
 
     @property
     def is_congested(self) -> bool:
@@ -231,8 +248,9 @@ class DurableStorage:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last commit found no room on the disk."""
-        return self._is_full
+        """Whether the last commit found no room on the disk, or publishes would take the last of it."""
+        self.room.look()
+        return self._is_full or self.room.is_short
 
     def fail(self, error: StoreError) -> None:
         """The store takes nothing more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 import pytest
 
@@ -22,7 +23,10 @@ class World:
         self.disk = MemoryDisk()
         self.store = QueueStore.open(directory, QueueStoreConfig(), clock=ManualClock(), filesystem=self.disk)
         self.tokens, self.later = [], []
-        self.storage = DurableStorage(self.store, start_sync=self.tokens.append, call_later=self.later.append)
+        self.free = sys.maxsize
+        self.storage = DurableStorage(
+            self.store, start_sync=self.tokens.append, call_later=self.later.append, free_bytes=lambda: self.free
+        )
         self.fills = 0
         self.storage.on_full = self.note_full
         self.client = Client(new_broker(self.storage))
@@ -132,3 +136,16 @@ def test_expiry_rests_while_too_much_waits_for_the_disk(world, monkeypatch):
     world.settle()
     world.settle(later_ms=200)
     assert [world.client.count("brief"), world.client.count("dead")] == [0, 1]
+
+
+def test_publishes_are_refused_before_acknowledgements_have_no_room(world):
+    world.free = world.storage.room.reserve + 1_000
+    world.client.publish("q", "one", "two", delivery_mode=2)
+    world.settle()
+    assert world.client.publish("q", "three" * 200, delivery_mode=2) == [methods.BasicNack(3, False, False)]
+    assert world.storage.is_full
+    assert world.fills == 1
+    world.free *= 2
+    assert not world.storage.is_full
+    world.client.publish("q", "four", delivery_mode=2)
+    assert world.settle() == [methods.BasicAck(4, False)]
