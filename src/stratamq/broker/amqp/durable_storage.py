@@ -192,6 +192,7 @@ class DurableStorage:
         self._open_batch += 1
         is_waited_for, self._is_waited_for = self._is_waited_for, False
         if token is None:
+            self._gathered_bytes = 0
             self.on_synced(self._closed_batch)
         elif is_waited_for or token.is_urgent:
             self._sync(token)

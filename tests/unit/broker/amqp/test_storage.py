@@ -304,3 +304,16 @@ def test_definitions_of_rabbitmq_are_understood():
     )
     client = Client(broker, user="u", password="test12", vhost="v")
     assert client.count("q") == 0
+
+
+def test_what_housekeeping_has_written_and_synced_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("stratamq.broker.amqp.durable_storage.UNSYNCED_BYTES_MAX", 0)
+    disk = Disk(tmp_path)
+    disk.storage.publish(message(b"body"), True, [disk.storage.open_queue("q")])
+    assert disk.storage.is_congested
+    token = disk.store.commit()
+    disk.store.sync(token)
+    disk.store.synced(token)
+    disk.storage.commit()
+    assert not disk.storage.is_congested
+    disk.store.close()
