@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 ALARM_S: Final = 1.0
 
 
-class AmqpFront:
+class AmqpFront(ABC):
     """The AMQP side of one process, on the running loop."""
 
     def __init__(
@@ -110,9 +111,9 @@ class AmqpFront:
             self.broker.set_alarm(name, raised)
             self.listener.set_congested(raised)
 
+    @abstractmethod
     async def close(self, timeout_s: float) -> None:
         """Close connections, and what was opened. Raises StoreError from the last writes."""
-        raise NotImplementedError
 
 
 def _memory_bytes() -> int:
