@@ -6,7 +6,6 @@ Random operations make a store, which is stopped or killed; then a bit is flippe
 from __future__ import annotations
 
 import functools
-import os
 import random
 from typing import NamedTuple
 
@@ -16,7 +15,15 @@ from hypothesis import strategies as st
 
 from stratamq.findings import Severity
 from stratamq.queuestore.check import QueueStoreReport, check_queue_store
-from tests.property.test_queuestore_damage import DAMAGES, Key, content_of, messages_in, open_or_refuse, open_store
+from tests.property.test_queuestore_damage import (
+    DAMAGES,
+    Key,
+    content_of,
+    do_damage,
+    messages_in,
+    open_or_refuse,
+    open_store,
+)
 from tests.unit.queuestore.memory_disk import MemoryDisk
 
 STORES = 12
@@ -103,21 +110,10 @@ def test_a_store_that_nothing_happened_to_is_whole_and_stays_as_it_is(folder, se
 def test_damage_is_reported_or_changes_no_message(folder, seed, pick, damage, where, bit):
     before = made(folder, seed)
     disk = before.disk.crash(None)
-    names = sorted((directory, name) for directory, files in disk.directories.items() for name in files)
-    directory, name = names[pick % len(names)]
-    data = disk.directories[directory][name].data
-    at = int(where * len(data))
-    if damage == "flip" and data:
-        data[at] ^= 1 << bit
-    elif damage == "cut":
-        del data[at:]
-    else:
-        at -= at % 512
-        data[at : at + 512] = bytes(len(data[at : at + 512]))
+    path, at = do_damage(disk, pick, damage, where, bit)
     report = check_queue_store(folder, filesystem=disk)
     new = set(report.findings) - set(before.report.findings)
     store = open_or_refuse(folder, disk)
-    path = os.path.join(directory, name)
     if store is None:
         assert report.is_damaged, f"{path}, {damage} at {at}: a start refuses it"
         assert not report.is_readable

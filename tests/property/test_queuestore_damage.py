@@ -120,17 +120,8 @@ def folder(tmp_path_factory) -> str:
 DAMAGES = st.sampled_from(["flip", "cut", "zeros"])
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    clean=st.booleans(),
-    pick=st.integers(0, 10_000),
-    damage=DAMAGES,
-    where=st.floats(0, 1, exclude_max=True),
-    bit=st.integers(0, 7),
-)
-def test_one_damage_costs_nothing_beyond_its_file(folder, clean, pick, damage, where, bit):
-    before = filled(folder, clean)
-    disk = before.disk.crash(None)
+def do_damage(disk, pick: int, damage: str, where: float, bit: int) -> tuple[str, int]:
+    """Damage one file; its path, and where in it."""
     names = sorted((directory, name) for directory, files in disk.directories.items() for name in files)
     directory, name = names[pick % len(names)]
     data = disk.directories[directory][name].data
@@ -142,10 +133,24 @@ def test_one_damage_costs_nothing_beyond_its_file(folder, clean, pick, damage, w
     else:
         at -= at % 512
         data[at : at + 512] = bytes(len(data[at : at + 512]))
-    path = os.path.join(directory, name)
+    return os.path.join(directory, name), at
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    clean=st.booleans(),
+    pick=st.integers(0, 10_000),
+    damage=DAMAGES,
+    where=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+def test_one_damage_costs_nothing_beyond_its_file(folder, clean, pick, damage, where, bit):
+    before = filled(folder, clean)
+    disk = before.disk.crash(None)
+    path, _ = do_damage(disk, pick, damage, where, bit)
     store = open_or_refuse(folder, disk)
     if store is None:  # what says which messages there are may not be guessed
-        assert name.endswith((".jnl", "manifest")), f"{path} keeps the store from being opened"
+        assert path.endswith((".jnl", "manifest")), f"{path} keeps the store from being opened"
         return
     try:
         compare(before, messages_in(store), path)
